@@ -66,6 +66,11 @@ def names_a_run(setting: str) -> bool:
     return _RX.names_a_run.fullmatch(setting.lower().lstrip("$")) is not None
 
 
+def is_incidental(setting: str) -> bool:
+    """Return whether a setting of this name changes nothing that a run learns: ``log_interval``, ``num_workers``."""
+    return _RX.is_incidental.fullmatch(setting.lower().lstrip("-+$").replace("-", "_").rpartition(".")[2]) is not None
+
+
 def names_a_place(setting: str) -> bool:
     """Return whether a setting of this name is a directory, or names the run."""
     return _RX.names_a_place.fullmatch(setting.lower().lstrip("$")) is not None

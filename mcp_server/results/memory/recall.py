@@ -7,9 +7,10 @@ from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.code.code_state import find_change, load_code_state, name_below
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
+from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.results.memory.index import Hit, Memory
 from mcp_server.results.memory.question import Question
-from mcp_server.results.memory.remembered import sign
+from mcp_server.results.memory.remembered import list_beside, sign
 from mcp_server.results.memory.searcher import Searcher
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
@@ -39,13 +40,21 @@ def _find_tried(spec: RunSpec, store: RunStore, scalars: Scalars, owner: str | N
     hits = {hit: own for hit, own in hits.items() if hit.run_id != spec.run_id}
     exact = [hit for hit, own in hits.items() if own.get(":same") == same]
     if not exact:
-        return [f"Tried before: {_tell([*hits], 'ran this with another seed')}."] if hits else []
+        return [f"Tried before: {_tell([*hits], _describe_near(next(iter(hits)), spec, store))}."] if hits else []
     changed = {hit: _find_changed(hit, store) for hit in exact}
     if unchanged := [hit for hit, files in changed.items() if files == []]:
         return [f"Tried before: {_tell(unchanged, 'ran exactly this')}."]
     files = next((files for files in changed.values() if files), None)
     how = f"with other code ({join_some(files, _MOST_FILES)} changed since)" if files else "with unknown code"
     return [f"Tried before: {_tell(exact, f'ran these settings {how}')}."]
+
+
+def _describe_near(hit: Hit, spec: RunSpec, store: RunStore) -> str:
+    former = store.observe(hit.run_id)
+    names = list_beside((former.command, former.spec.env), (command_text(spec), spec.env))
+    if all(map(is_seed, names)):
+        return "ran this with another seed"
+    return f"ran this with other {join_some(names, _MOST_FILES)}"
 
 
 def find_tried_cells(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcp_server.command.outputs import names_a_place, names_a_run, names_an_output
+from mcp_server.command.outputs import is_incidental, names_a_place, names_a_run, names_an_output
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.results.notes import NOTES, read_notes, tell_note
 from mcp_server.record.run_directory import read_json
@@ -20,6 +20,8 @@ from mcp_server.views.progress_text import first_metrics
 
 _MOST_TEXT = 20_000
 _PYTHON = re.compile(r"\S*\bpython[\d.]*(?=\s|$)")
+_UNBUFFERED = re.compile(r"(?<=\s)-u\s+(?=\S+\.py\b)")
+_TO_A_FILE = re.compile(r"\s*(?:[12&]?>{1,2}&?\s*\S+|\|&?\s*tee(?:\s+-\S+)*\s+\S+)")
 _SET_FOR_EACH = re.compile(r"CUDA_VISIBLE_DEVICES|(?:MASTER_)?PORT|RAY_\w+|WANDB_(?:RUN_ID|NAME)")
 
 
@@ -94,21 +96,38 @@ def _describe_nan_end(run: Run) -> str | None:
 
 
 def sign(command: str | list[str], cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
-    """Return what equal launches have in common, and what those have that differ in their seed alone.
+    """Return what equal launches have in common, and what those have that differ in no setting by which they learn.
 
     Names of runs and the places where they write are not compared, nor are numbers by how they are written.
     """
-    options = read_options(command)
-    words = _PYTHON.sub("python", options.pop("command"))
-    kept = {
+    words, kept = _read_launch(command, env)
+    learned = {name: value for name, value in kept.items() if not _is_beside(name)}
+    same, alike = (
+        hashlib.sha256(json.dumps([words, cwd, sorted(each.items())]).encode()).hexdigest()[:16]
+        for each in (kept, learned)
+    )
+    return same, alike
+
+
+def list_beside(one: tuple[str | list[str], Mapping[str, str]], other: tuple[str, Mapping[str, str]]) -> list[str]:
+    """Return in which settings beside those that are learned by two launches differ: commands with environments."""
+    former, now = _read_launch(*one)[1], _read_launch(*other)[1]
+    names = [name for name in dict.fromkeys([*former, *now]) if former.get(name) != now.get(name) and _is_beside(name)]
+    return [name.lstrip("$") for name in names]
+
+
+def _read_launch(command: str | list[str], env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the words of a launch, and its settings by normal names."""
+    plain = _UNBUFFERED.sub("", command) if isinstance(command, str) else [one for one in command if one != "-u"]
+    options = read_options(plain)
+    words = _TO_A_FILE.sub("", _PYTHON.sub("python", options.pop("command")))
+    return words, {
         normal_name(name): value if (number := read_number(value)) is None else repr(number)
         for name, value in {**options, **{f"${name}": value for name, value in env.items()}}.items()
         if not (names_a_run(name) or names_a_place(name) or names_an_output(name) or is_search_path(name[1:], value))
-        and not _SET_FOR_EACH.fullmatch(name[1:])
+        and not _SET_FOR_EACH.fullmatch(name.lstrip("$"))
     }
-    seedless = {name: value for name, value in kept.items() if not is_seed(name)}
-    same, alike = (
-        hashlib.sha256(json.dumps([words, cwd, sorted(each.items())]).encode()).hexdigest()[:16]
-        for each in (kept, seedless)
-    )
-    return same, alike
+
+
+def _is_beside(name: str) -> bool:
+    return is_seed(name) or is_incidental(name)
