@@ -119,8 +119,8 @@ def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:
 
 
 def describe_end(run: Run) -> str:
-    """Return why a run ended without success, or empty where it did not."""
-    if not run.ended or run.state == "finished":
+    """Return why a run ended without success, or that it diverged. Else empty."""
+    if not run.ended or (run.state == "finished" and not run.failure):
         return ""
     if run.failure:
         by = "policy: " if run.stopped_by == "policy" else ""

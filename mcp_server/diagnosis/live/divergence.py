@@ -1,4 +1,4 @@
-"""Detects numerical divergence of a training run from the metrics it prints. Pure.
+"""Detects numerical divergence of a training run from the metrics it prints or writes into files. Pure.
 
 A false alarm may stop a healthy run, so every rule needs more than the longest disturbance known of healthy runs. Fewer
 lines suffice as the end of a log than while the run goes on.
@@ -28,7 +28,7 @@ from mcp_server.diagnosis.progress.step_counters import median
 from mcp_server.diagnosis.progress.tracker import MetricLine
 from mcp_server.text.regex import compile_lazily
 
-_MAX_NAMES = 256
+_MAX_NAMES, _MAX_FILES = 256, 32
 _RECOVERED_AFTER = 5  # healthy lines
 _MAX_RANKS = 32  # lines with the same step that may come from as many ranks
 _BAR = compile_lazily(r"%\||it/s|s/it|\u2501")
@@ -146,15 +146,23 @@ class Doubt(NamedTuple):
     first_line: str
 
 
+@dataclass
+class CommonFacts:
+    """The sources of one training share these facts. ``finite_totals``: the newest total loss of each is finite."""
+
+    is_rl: bool = False
+    finite_totals: dict[object, bool] = field(default_factory=dict)
+
+
 class DivergenceDetector:
-    """Reads metric lines. ``line`` and ``text`` are None while the metrics are healthy.
+    """Reads the metric lines of one source. ``line`` and ``text`` are None while the metrics are healthy.
 
     ``line``: the newest line that would prove divergence if the log ended there. ``text``: one sentence, set once
     divergence is proven whatever follows. ``since_step``: its first step. ``recovered``: the metrics are healthy again.
     ``doubts``: by rule, what has been NaN for long and proves nothing by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, training: CommonFacts | None = None) -> None:
         self.line: str | None = None
         self.text: str | None = None
         self.summary = ""  # what ``line`` shows, in one sentence
@@ -171,7 +179,7 @@ class DivergenceDetector:
         self._has_total = False
         self._lines_since_finite = _TOTAL_COUNTS
         self._finite_components: dict[str, bool] = {}
-        self._is_rl = False
+        self._training = training or CommonFacts()
         self._round = 1
         self._skips = SkippedSteps()
         self._history = LossHistory()
@@ -188,9 +196,14 @@ class DivergenceDetector:
         return " ".join(texts[:_MOST_SENTENCES])
 
     @property
+    def is_proven(self) -> bool:
+        """Whether divergence is proven, and the metrics have not recovered since."""
+        return self.text is not None and not self.recovered
+
+    @property
     def is_certain(self) -> bool:
         """Whether divergence is proven by two independent signs, which is enough to stop a run."""
-        return self.text is not None and not self.recovered and len(self.signs) >= _SIGNS_NEEDED
+        return self.is_proven and len(self.signs) >= _SIGNS_NEEDED
 
     def _begin_round(self, number: int) -> None:
         """Forget the losses of the round before: another training begins, with losses of its own."""
@@ -238,7 +251,7 @@ class DivergenceDetector:
         values_by_role: list[dict[str, float]] = [{} for _ in _Role]
         for name, value in metric_line.metrics.items():
             values_by_role[self._role(name)][name] = value
-        self._is_rl = self._is_rl or bool(values_by_role[_Role.RL] or values_by_role[_Role.REWARD])
+        self._training.is_rl |= bool(values_by_role[_Role.RL] or values_by_role[_Role.REWARD])
         totals, components = values_by_role[_Role.TOTAL_LOSS], values_by_role[_Role.LOSS_COMPONENT]
         finite = [value for value in totals.values() if math.isfinite(value)]
         self._has_total = self._has_total or bool(totals)
@@ -246,6 +259,7 @@ class DivergenceDetector:
             self._last_loss = next(filter(math.isfinite, losses.values()), next(iter(losses.values())))
         self._lines_since_finite = 0 if finite else self._lines_since_finite + 1
         if totals:
+            self._training.finite_totals[self] = bool(finite)
             name, value = next(iter(totals.items()))
             yield from self._check_finite(_TOTAL, name, finite[0] if finite else value, metric_line)
         if components:
@@ -259,7 +273,7 @@ class DivergenceDetector:
         if totals or held_out:
             yield from self._check_zero_loss(bool(totals), list(held_out.values()), metric_line)
         yield from self._skips.check(metric_line)
-        if finite and not self._is_rl:
+        if finite and not self._training.is_rl:
             yield from self._history.check(finite[0], metric_line.step)
 
     def _check_doubt(self, sign: Sign, values: Mapping[str, float], metric_line: MetricLine) -> Iterator[RuleResult]:
@@ -306,7 +320,8 @@ class DivergenceDetector:
         """Judge the components of the loss, as long as neither the total nor one of them has a finite value."""
         for name, value in components.items():
             self._finite_components[name.rpartition("/")[2]] = math.isfinite(value)
-        is_total_finite = self._lines_since_finite < _TOTAL_COUNTS
+        elsewhere = (is_finite for of, is_finite in self._training.finite_totals.items() if of is not self)
+        is_total_finite = self._lines_since_finite < _TOTAL_COUNTS or any(elsewhere)
         is_any_finite = any(self._finite_components.values())
         for name, value in components.items():
             rule = name.rpartition("/")[2]
@@ -328,7 +343,7 @@ class DivergenceDetector:
             yield RuleResult(rule, grade, text, streak.since, frozenset(signs), streak.first_line)
 
     def _limits_for(self, streak: _Streak, line: str) -> _StreakLimits:
-        if self._is_rl and not streak.ever_good:
+        if self._training.is_rl and not streak.ever_good:
             return _RL_NEVER_FINITE
         if _BAR.search(line) and "{" not in line:
             return _IN_BAR if streak.ever_good else _NEVER_FINITE_IN_BAR
@@ -346,7 +361,7 @@ class DivergenceDetector:
             return
         if is_loss_alive and self._last_loss is not None:
             streak.losses = [*streak.losses[:_ENDS], *streak.losses[_ENDS:][-_ENDS + 1 :], self._last_loss]
-        if is_loss_alive and (self._is_rl or _falls(streak.losses)):
+        if is_loss_alive and (self._training.is_rl or _falls(streak.losses)):
             return
         if grade := streak.grade(_GRADIENT_ALONE) if is_loss_alive else dead.grade(_DEAD_GRADIENT):
             count = streak.count if is_loss_alive else dead.count
@@ -361,12 +376,57 @@ class DivergenceDetector:
             streak = self._update_streak("zero", is_bad=self._last_loss == 0, metric_line=metric_line)
             if self._last_loss != 0:
                 yield RuleResult("zero", Grade.GOOD)
-        elif held_out and not self._is_rl and all(math.isnan(value) for value in held_out):
+        elif held_out and not self._training.is_rl and all(math.isnan(value) for value in held_out):
             streak = self._streaks.get("zero", _Streak())
             if grade := streak.grade(_ZERO_LOSS):
                 text = f"The loss is 0 and NaN on held-out data{_since(streak.since)}."
                 signs = frozenset({Sign.LOSS, Sign.HELD_OUT})
                 yield RuleResult("zero", grade, text, streak.since, signs, streak.first_line)
+
+
+class DivergenceJudge:
+    """Judges a training by all its sources: its output, and each file of its rows. A file's rules are the output's.
+
+    A program that logs twice does so at the same steps, now in one source, now in the other: each has its own streaks.
+    """
+
+    def __init__(self) -> None:
+        self._training = CommonFacts()
+        self._output = DivergenceDetector(self._training)
+        self._files: dict[str, DivergenceDetector] = {}
+
+    @property
+    def worst(self) -> DivergenceDetector:
+        """The source that proves most, the output before others."""
+
+        def rank(one: DivergenceDetector) -> tuple[bool, bool, bool]:
+            return one.is_certain, one.is_proven, one.line is not None and not one.recovered
+
+        return max((self._output, *self._files.values()), key=rank)
+
+    @property
+    def doubts(self) -> Mapping[str, Doubt]:
+        """The doubts of all sources, by rule."""
+        files = {rule: doubt for one in self._files.values() for rule, doubt in one.doubts.items()}
+        return {**files, **self._output.doubts}
+
+    def read_output(self, metric_line: MetricLine) -> None:
+        """Apply all rules to the metrics of a line of output."""
+        self._output.read_metrics(metric_line)
+
+    def read_file(self, path: str, metric_line: MetricLine) -> None:
+        """Apply all rules to the metrics of a row. MLflow's files hold a metric each: those of a run are one source."""
+        source = path.partition("/metrics/")[0]
+        if (one := self._files.get(source)) is None:
+            if len(self._files) >= _MAX_FILES:
+                return
+            one = self._files[source] = DivergenceDetector(self._training)
+        one.read_metrics(metric_line)
+
+    def forget_files(self) -> None:
+        """Another training has begun, in files of its own."""
+        self._files.clear()
+        self._training.finite_totals.clear()
 
 
 def _falls(losses: list[float]) -> bool:

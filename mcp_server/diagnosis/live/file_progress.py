@@ -7,9 +7,11 @@ data are no steps: an initial evaluation, or a program that only evaluates, writ
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mcp_server.diagnosis.progress.named_values import (
@@ -23,9 +25,11 @@ from mcp_server.diagnosis.progress.named_values import (
     classify_name,
 )
 from mcp_server.diagnosis.progress.step_counters import StepSpeed
+from mcp_server.diagnosis.progress.tracker import MetricLine
 from mcp_server.record.curves.tails import CurveRow
 
 _MOST_FILES, _MOST_TAGS, _MOST_METRICS, _MOST_STEPS = 200, 1_000, 4, 2_000
+_MOST_SHOWN = 8  # values of a row, in words
 _OTHER_AXES = frozenset({"time", "iter", "frame"})  # over which rl_games and rsl_rl write a metric again
 _OF_MACHINE = re.compile(r"(?:^|[/._])(?:system|hardware|gpu|cpu|memory|disk|network)[/._]|^time/", re.IGNORECASE)
 _HELD_OUT_WORD = re.compile(r"val|valid|validation|eval|evals|evaluation|evaluations|test|dev", re.IGNORECASE)
@@ -69,11 +73,7 @@ class FileProgress:
         advanced, rows = False, list(rows)
         has_times = any(row.wall_s is not None for row in rows)
         for number, row in enumerate(rows, 1):
-            values = {
-                f"{label}/{tag}" if label else tag: value
-                for tag, value in row.values.items()
-                if tag.rpartition("/")[2] not in _OTHER_AXES
-            }
+            values = _label(label, row.values)
             curves = self._files.get(path)
             shows_training = not label and _shows_training(row.step, values)
             if curves is None and not shows_training and len(self._files) >= _MOST_FILES:
@@ -134,6 +134,34 @@ class FileProgress:
     def counts_like(self, step: int) -> bool:
         """Return whether a step of the output is one of the files' as well: both count the same."""
         return step >= min(_ENOUGH, self.step or 0) and step in self._steps
+
+
+def make_metric_lines(path: str, rows: Iterable[CurveRow], round_number: int) -> Iterator[MetricLine]:
+    """Yield the rows as lines that a program might have printed. Neighbours of one step are one: tags of event files.
+
+    As JSON, a row is not taken for a progress bar; what is not finite stands first.
+    """
+    label, held, step = _find_held_out(path), dict[str, float](), -1
+
+    def make() -> MetricLine:
+        shown = sorted(held.items(), key=lambda item: math.isfinite(item[1]))[:_MOST_SHOWN]
+        line = f"{json.dumps({'step': step, **dict(shown)})} in {path}"
+        return MetricLine(step, held, line, round=round_number, at=step)
+
+    for row in rows:
+        values = _label(label, row.values)
+        if held and (row.step != step or not held.keys().isdisjoint(values)):
+            yield make()
+            held = {}
+        held, step = {**held, **values}, row.step
+    if held:
+        yield make()
+
+
+def _label(label: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values by tags that say which of them are of held-out data, without those over other axes."""
+    named = {tag: value for tag, value in values.items() if tag.rpartition("/")[2] not in _OTHER_AXES}
+    return {f"{label}/{tag}": value for tag, value in named.items()} if label else named
 
 
 def _find_held_out(path: str) -> str:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_server.diagnosis.failure.last_lines import gives_up
-from mcp_server.diagnosis.live.divergence import DivergenceDetector, Doubt
+from mcp_server.diagnosis.live.divergence import DivergenceDetector, DivergenceJudge, Doubt
 from mcp_server.diagnosis.live.doubtful_rows import DoubtfulRows
 from mcp_server.diagnosis.live.fatal_lines import FATAL_WORDS, LivePrefixes
-from mcp_server.diagnosis.live.file_progress import FileProgress
+from mcp_server.diagnosis.live.file_progress import FileProgress, make_metric_lines
 from mcp_server.diagnosis.live.stall import ReportLimit, StallDetector
 from mcp_server.diagnosis.progress.named_values import HEADLINES
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
@@ -98,7 +98,7 @@ class OutputMonitor:
         self.files = FileProgress()
         self._has_pattern = bool(spec.get("first_step_pattern"))
         self._is_fixed = spec.get("stall_timeout_s") is not None
-        self.divergence = DivergenceDetector()
+        self._judge = DivergenceJudge()
         self.suspect: Suspect | None = None
         self._prefixes = LivePrefixes()
         self.passed_over: Suspect | None = None  # the first one after which another round began
@@ -122,6 +122,11 @@ class OutputMonitor:
         # Metrics that are NaN every few steps, or errors that steps follow, would wake an agent without end.
         self._divergence_limit, self._suspect_limit = ReportLimit(), ReportLimit()
         self._suspect_reported = False
+
+    @property
+    def divergence(self) -> DivergenceDetector:
+        """The judgement by the output, or by the file that proves most."""
+        return self._judge.worst
 
     @property
     def next_check_s(self) -> float | None:
@@ -193,8 +198,15 @@ class OutputMonitor:
         return [event for path, rows in found for event in self._read_own_rows(path, rows, at_s)]
 
     def _read_own_rows(self, path: str, rows: Sequence[CurveRow], at_s: float) -> list[OutputEvent]:
-        if not self.files.read_rows(path, rows, at_s, at_s + self._clock_s):
-            return []
+        former_round = self.files.round
+        shows_training = self.files.read_rows(path, rows, at_s, at_s + self._clock_s)
+        if self.files.round > former_round:
+            self._judge.forget_files()
+        for metric_line in make_metric_lines(path, rows, self.files.round):
+            self._judge.read_file(path, metric_line)
+        return (self._note_rows(path, at_s) if shows_training else []) + self._note_health(at_s)
+
+    def _note_rows(self, path: str, at_s: float) -> list[OutputEvent]:
         if self.progress.step is not None and self.files.counts_like(self.progress.step):
             self._counts_alike = True
         events = []
@@ -275,7 +287,7 @@ class OutputMonitor:
         )
         for number, some in enumerate((lines[:before], lines[before:])):
             for metric_line in self.progress.read_lines(some, at_s) if some else ():
-                self.divergence.read_metrics(metric_line)
+                self._judge.read_output(metric_line)
             if number == 0 and new and self.suspect is not None:
                 self.suspect.round = self.progress.round if self.progress.first_step_seen else 0
         if new and self.suspect is not None:  # the diagnosis decides which steps of this piece followed it
@@ -288,13 +300,17 @@ class OutputMonitor:
             self.stall_detector.begin_round()
         self.doubtful.read_lines(lines)
         events = self._note_progress(advances, at_s) + self._read_proven_rows(at_s)
-        return events + self._note_divergence(at_s) + self._note_doubts(at_s)
+        return events + self._note_health(at_s)
+
+    def _note_health(self, at_s: float) -> list[OutputEvent]:
+        return self._note_divergence(at_s) + self._note_doubts(at_s)
 
     def _note_divergence(self, at_s: float) -> list[OutputEvent]:
-        if self._divergence_reported and self.divergence.recovered:
+        is_proven = self.divergence.is_proven
+        if self._divergence_reported and not is_proven:
             self._divergence_reported = False
             return [OutputEvent("resumed", "The metrics are healthy again.")]
-        if not self.divergence.text or self.divergence.recovered or self._divergence_reported:
+        if not is_proven or self._divergence_reported:
             return []
         if at_s < self._divergence_limit.quiet_until_s:
             return []
@@ -304,8 +320,8 @@ class OutputMonitor:
 
     def _note_doubts(self, at_s: float) -> list[OutputEvent]:
         """Report what has been NaN for long and proves no divergence by itself, and the end of it."""
-        lasting = {rule: doubt for rule, doubt in self.divergence.doubts.items() if doubt.text}
-        gone = self._doubts_reported - set(self.divergence.doubts)
+        lasting = {rule: doubt for rule, doubt in self._judge.doubts.items() if doubt.text}
+        gone = self._doubts_reported - set(self._judge.doubts)
         self._doubts_reported -= gone
         if self._divergence_reported:
             return []
@@ -329,7 +345,7 @@ class OutputMonitor:
         if "divergence" not in event.facts:
             return event
         old: Doubt | None = event.facts["divergence"]
-        doubts = self.divergence.doubts.values()
+        doubts = self._judge.doubts.values()
         return self._describe_divergence(old and next((d for d in doubts if d.name == old.name and d.text), old))
 
     def _note_progress(self, advances: int, at_s: float) -> list[OutputEvent]:
@@ -452,7 +468,7 @@ class OutputMonitor:
             "read_from": self._describe_source(),
             "left_out": self.doubtful.describe() if self.step is None else None,
             "checkpoint": self.checkpoint,
-            "nan_since": {doubt.name: doubt.since for doubt in self.divergence.doubts.values()},
+            "nan_since": {doubt.name: doubt.since for doubt in self._judge.doubts.values()},
         }
         return {name: value for name, value in facts.items() if value not in (None, {})}
 

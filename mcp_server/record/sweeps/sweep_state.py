@@ -28,7 +28,8 @@ class CellState:
 
     ``failures`` counts its failed runs, ``interruptions`` those that ended by nobody's wish. ``value`` is the sweep's
     metric by the sweep's ranking, ``figures`` the others: ``{"best": (value, step), …}``. ``bad_end``: "nan" or "inf"
-    where the metric ended so, which is no value. ``params``: those of the newest attempt. ``chosen``: of a cell whose
+    where the metric ended so, which is no value, or "diverged" where the training did, whatever the metric says.
+    ``params``: those of the newest attempt. ``chosen``: of a cell whose
     parameters depend on others, those that were found for it; ``origin`` says where, ``inherited`` which arguments of
     its launch are the origin's. ``rungs``: the steps of the
     halving that its newest run has reached, with the values there, and ``rung_order`` the numbers of the events that
@@ -60,6 +61,11 @@ class CellState:
     def run_id(self) -> str | None:
         """The newest run."""
         return self.runs[-1] if self.runs else None
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether its run came to an end by itself, or at its time limit, after its training had diverged."""
+        return self.state in ("finished", "timed_out") and (self.end.get("failure") or {}).get("kind") == "divergence"
 
     @property
     def is_planned(self) -> bool:
@@ -307,7 +313,7 @@ def _apply(cell: CellState, event: RecordEvent) -> CellState:
             value=event.get("value"),
             value_step=event.get("value_step"),
             figures=event.get("figures") or {},
-            bad_end=event.get("bad_end"),
+            bad_end=event.get("bad_end") or ("diverged" if cell.has_diverged else None),
             curves=event.get("curves"),
         )
     if kind == "rung_reached" and event.get("run_id") == cell.run_id and isinstance(event.get("rung"), int):
@@ -333,10 +339,14 @@ def _end(cell: CellState, event: RecordEvent) -> CellState:
 
 
 def describe_bad_ends(sweep: Sweep, most: int = 2) -> str:
-    """Return how many finished cells have no value since the metric ended as NaN or infinite, and ``most`` of them."""
-    bad = [cell for cell in sweep.cells if cell.bad_end and cell.state == "finished"]
-    if not bad:
-        return ""
-    ends = " or ".join(dict.fromkeys(str(cell.bad_end) for cell in bad))
-    names = f": {join_some([cell.cell.name for cell in bad], most)}" if most else ""
-    return f"{len(bad)} ended with {sweep.spec.metric} {ends}{names}"
+    """Return how many finished cells have no result, since they diverged or the metric ended as NaN or infinite.
+
+    ``most``: of how many the names are told.
+    """
+    found: dict[str, list[str]] = {}
+    for cell in sweep.cells:
+        if cell.bad_end and cell.state == "finished":
+            end = cell.bad_end if cell.bad_end == "diverged" else f"ended with {sweep.spec.metric} {cell.bad_end}"
+            found.setdefault(end, []).append(cell.cell.name)
+    texts = (f"{len(bad)} {end}{f': {join_some(bad, most)}' if most else ''}" for end, bad in found.items())
+    return "; ".join(texts)

@@ -233,9 +233,8 @@ class _Reader:
         if key in ("failed", "cause", "kind", "failure"):
             kind, _, means = PHRASES.get(value.lower(), f"cause:{value}").partition(":")
             causes = means.split() if kind == "cause" else [value]
-            return all(self.add("causes", each) for each in causes) and (
-                key != "failed" or self.add("states", "failed")
-            )
+            # A finished run may have diverged.
+            return all(self.add("causes", each) for each in causes) and (key != "failed" or self.add("states", "ended"))
         if key == "state":
             return self.state(value) or self._refuse(f"{value!r} is no state; states are {', '.join(STATES + GROUPS)}.")
         if key == "project":

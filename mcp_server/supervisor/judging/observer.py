@@ -172,8 +172,8 @@ class Observer:
 
     def _may_be_read_later(self, monitor: OutputMonitor) -> bool:
         """Return whether unread output can change nothing before progress is written."""
-        has_diverged = monitor.divergence.text is not None and not monitor.divergence.recovered
-        if monitor.first_step_s is None or monitor.suspect or has_diverged or monitor.stall_detector.is_stalled:
+        is_sound = not (monitor.suspect or monitor.divergence.is_proven)
+        if monitor.first_step_s is None or not is_sound or monitor.stall_detector.is_stalled:
             return False
         return not self._is_stopping and self._unread_bytes <= _PIECE_BYTES
 
@@ -280,6 +280,7 @@ class Observer:
         while self._rows:
             for event in self._reader.read_rows(*self._rows.popleft()):
                 self._report(event)
+            self._stop_certain_divergence()
             self._progress_file.plan(time.monotonic())
 
     def _read_pieces(self, turn_s: float | None = None) -> None:

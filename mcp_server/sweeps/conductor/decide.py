@@ -218,7 +218,7 @@ def describe_end(
     cell: CellState, run: Run, end: CellEnd, stop_reason: str = ""
 ) -> tuple[EventKind, str, dict[str, Any]]:
     """Return kind, text and facts of the event about the end of ``run``. ``stop_reason``: why the sweep stopped it."""
-    failure = run.failure if end.state != "finished" else None
+    failure = run.failure  # of a finished run too, whose metrics diverged
     exit_text = f"exit code {run.exit_code}" if run.exit_code else ""
     why = stop_reason or (failure or {}).get("kind") or run.signal or exit_text
     text = f"{cell.cell.name}: {end.state}{f' ({why})' if why else ''}.{f' {end.why}' if end.why else ''}"

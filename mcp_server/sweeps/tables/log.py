@@ -324,7 +324,7 @@ def _why(cell: CellState) -> str:
     if why := cell.end.get("why"):
         return str(why)
     before = f"after {count_ends(cell.tries)}" if cell.tries else ""
-    if failure and cell.state not in ("finished", "timed_out", LIVE):
+    if failure and (cell.has_diverged or cell.state not in ("finished", "timed_out", LIVE)):
         why = _describe_failure(cell.end)
     elif cell.bad_end:
         why = f"the metric ended as {cell.bad_end}"

@@ -209,7 +209,8 @@ def describe_states(group: Group, metric: str | None) -> str:
         detail = f"{_kind(cell)} {_value(cell)}".strip() if cell.state in (LIVE, "failed", *CUT_SHORT) else ""
         if cell.bad_end:
             at = "" if cell.value_step is None else f"@{cell.value_step}"
-            detail = f"{_kind(cell) or 'ended'} {cell.bad_end}{at}"
+            how = f"ended {cell.bad_end}{at}" if cell.bad_end != "diverged" else f"diverged {_value(cell)}".strip()
+            detail = f"{_kind(cell)} {cell.bad_end}{at}" if _kind(cell) else how
         elif why := cell.end.get("why"):
             detail = str(why) if cell.state == "stopped" else f"{detail} ({why})".strip()  # halving says the value
         states.setdefault(state, []).append(detail)

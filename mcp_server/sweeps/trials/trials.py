@@ -290,7 +290,9 @@ def _judge_end(
     if most is not None and peak is not None and peak > most:
         return "over_limit", f"peak GPU memory {peak:g} MiB, the limit is {most:g}"
     if cell.bad_end:
-        return "not_finite", f"{metric} ended as {cell.bad_end}"
+        line = (end.get("failure") or {}).get("line")
+        what = f"its training diverged: {line}" if cell.has_diverged else f"{metric} ended as {cell.bad_end}"
+        return "not_finite", shorten_facts(what, _LINE_CHARS)
     if cell.state == "timed_out" and not is_timed:
         return "timed_out", "its time limit ended it; the base takes less"
     if cell.value is None:

@@ -126,3 +126,66 @@ def test_with_a_pattern_of_the_users_a_file_is_no_first_step() -> None:
     one = OutputMonitor({"first_step_pattern": "GO"}, 0.0)
     assert one.read_rows("runs/x", [row(100, loss=4.9)], 5.0, WALL_S) == []
     assert one.first_step_s is None
+
+
+def losing(path: str, loss: str, *, batch: int = 4, **others: float) -> list[str]:
+    """Return the texts of the events of a training whose loss is NaN from step 20 on, in rows of a file alone."""
+    one, found = OutputMonitor({}, 0.0), []
+    rows = [row(n, **{loss: float("nan") if n >= 20 else 2.0 / n, **others}) for n in range(1, 41)]
+    for n in range(0, 40, batch):
+        found += [event.text for event in one.read_rows(path, rows[n : n + batch], float(n), WALL_S + n)]
+    return [text for text in found if "step" in text and "First" not in text]
+
+
+@pytest.mark.parametrize(
+    ("path", "loss"),
+    [("m.csv", "loss"), ("log/m.jsonl", "train_loss"), ("runs/iterations/events.out.tfevents.1", "Loss__train")],
+)
+def test_a_loss_that_becomes_nan_in_a_file_alone_is_a_divergence(path: str, loss: str) -> None:
+    tag = loss.replace("__", "/")
+    assert losing(path, loss) == [f"Diverged: {tag} has been nan in 5 readings in a row, since step 20."]
+
+
+def test_a_nan_in_a_file_of_held_out_data_is_a_doubt_and_no_divergence() -> None:
+    (text,) = losing("eval/m.csv", "loss", batch=40)
+    assert text.startswith("eval/loss has been nan in 21 readings in a row, since step 20. By itself it proves no")
+
+
+def test_a_component_in_a_file_proves_nothing_while_the_printed_total_is_finite() -> None:
+    def events(line: bytes) -> list[str]:
+        one = OutputMonitor({}, 0.0)
+        found = []
+        for n in range(1, 41):
+            found += one.read_output(line % n, float(n))
+            found += one.read_rows("m.csv", [row(n, loss__aux=float("nan"))], n + 0.5, WALL_S + n)
+        return [event.kind for event in found if event.kind == "error_seen"]
+
+    assert events(b"step %d | loss 0.5\n") == []
+    assert events(b"step %d | lr 0.5\n") == ["error_seen"]
+
+
+def test_a_program_that_logs_twice_diverges_once_and_has_recovered_when_both_have() -> None:
+    one, found = OutputMonitor({}, 0.0), []
+    for n in range(1, 61):
+        loss = float("nan") if 20 <= n < 40 else 0.5
+        found += one.read_output(b"step %d | loss %s\n" % (n, str(loss).encode()), float(n))
+        if n % 10 == 0:  # its writer flushes late
+            rows = [row(m, loss=float("nan") if 20 <= m < 40 else 0.5) for m in range(n - 9, n + 1)]
+            found += one.read_rows("m.csv", rows, n + 0.5, WALL_S + n)
+    assert [event.kind for event in found] == ["first_step", "error_seen", "resumed"]
+
+
+def test_tags_of_one_step_in_an_event_file_are_read_together() -> None:
+    nan = float("nan")
+    rows = [one for n in range(1, 31) for one in (row(n, loss__policy=nan if n > 9 else 1.0), row(n, train__loss=0.5))]
+    one = OutputMonitor({}, 0.0)
+    assert not [event for event in one.read_rows("events", rows, 1.0, WALL_S) if event.kind == "error_seen"]
+
+
+def test_another_training_in_a_file_of_its_own_forgets_the_divergence_of_the_one_before() -> None:
+    one, found = OutputMonitor({}, 0.0), []
+    for seed, loss in ((0, float("nan")), (1, 0.5)):
+        for n in range(1, 31):
+            found += one.read_rows(f"seed{seed}.csv", [row(n, loss=loss)], 100.0 * seed + n, WALL_S + 100 * seed + n)
+    assert [event.kind for event in found][:2] == ["first_step", "error_seen"]
+    assert not one.divergence.is_proven

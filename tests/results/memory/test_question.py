@@ -38,7 +38,7 @@ def ago(**span: float) -> float:
         ("best:mean10%:reward project:~/cube", {"ranked": "mean10%:reward", "project": "~/cube"}),
         ("lowest val/ppl of resnet", {"ranked": "val/ppl", "goal": "min", "words": ("resnet",)}),
         ("best run by reward since 2026-11-20", {"ranked": "reward", "since_s": ago(days=7, hours=9.5)}),
-        ("failed:oom_gpu since:7d", {"states": ("failed",), "causes": ("oom_gpu",), "since_s": ago(days=7)}),
+        ("failed:oom_gpu since:7d", {"states": ("ended",), "causes": ("oom_gpu",), "since_s": ago(days=7)}),
         (
             "which of the runs crashed yesterday?",
             {"states": ("failed",), "since_s": ago(hours=33.5), "until_s": ago(hours=9.5)},
