@@ -8,7 +8,14 @@ from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
 from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.code.drift import compare_inputs, compare_packages
 from mcp_server.record.state import Run
-from mcp_server.results.code_differences import find_code_differences, name_functions, read_code_diff, read_ran_code
+from mcp_server.results.code_differences import (
+    CodeOfRun,
+    describe_other_code,
+    find_code_differences,
+    name_functions,
+    read_code_diff,
+    read_ran_code,
+)
 from mcp_server.results.comparison_cells import find_differences, merge_overrides
 from mcp_server.results.configuration import read_configuration
 from mcp_server.results.figures import choose_goal, measure
@@ -24,7 +31,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import join_some, shorten_middle, significant
 
 _MOST_SETTINGS, _VALUE_CHARS, _MOST_VARIABLES, _MOST_FILES = 16, 40, 8, 6
-_MOST_CURVES, _MOST_SEEDS, _READ_S = 3, 8, 2.0
+_MOST_CURVES, _MOST_SEEDS, _MOST_ALIKE, _READ_S = 3, 8, 24, 2.0
 _BEYOND = 2.0  # deviations of a difference between two runs
 
 
@@ -123,24 +130,45 @@ def _read(scalars: Scalars, run: Run) -> Mapping[str, Series]:
 
 
 def _find_seed_noise(store: RunStore, scalars: Scalars, runs: Sequence[Run], tag: str) -> tuple[float, int] | None:
-    """Return by how much runs that differ in their seed alone end apart, and how many these are; None without any."""
+    """Return by how much runs that differ in their seed alone end apart, and how many these are; None without any.
+
+    A run whose code is known to be other, or of the same seed once more, is none of these.
+    """
     Searcher(store, scalars, "", read_s=_READ_S).remember_all()
     goal, squares, freedom, count = choose_goal(tag, None), 0.0, 0, 0
-    for alike in dict.fromkeys(sign(run.command, run.spec.cwd, run.spec.env)[1] for run in runs):
-        asked = Question(states=("finished",), fields=(("alike", alike),))
-        hits = store.ask(lambda index: Memory.of(index).select(asked))[:_MOST_SEEDS]  # noqa: B023 - called at once
-        values = []
-        for hit in hits:
+    counted: set[str] = set()
+    for run in runs:
+        if run.run_id in counted:
+            continue
+        asked = Question(states=("finished",), fields=(("alike", _sign(run)[1]),))
+        hits = store.ask(lambda index: Memory.of(index).select(asked))  # noqa: B023 - called at once
+        code, seeds = _read_code(store, run), {_sign(run)[0]}
+        values: list[float] = []
+        for run_id in [run.run_id, *(hit.run_id for hit in hits if hit.run_id != run.run_id)][:_MOST_ALIKE]:
             try:
-                value = measure(store.observe(hit.run_id), store, scalars, tag, goal).value
+                other = store.observe(run_id)
+                is_again = other.run_id != run.run_id and _sign(other)[0] in seeds
+                if len(values) == _MOST_SEEDS or is_again or describe_other_code([code, _read_code(store, other)]):
+                    continue
+                value = measure(other, store, scalars, tag, goal).value
             except (RunNotFound, RunUnreadable, NotOfSweeps, OSError):
                 continue
+            counted.add(run_id)
+            seeds.add(_sign(other)[0])
             values += [value] if value is not None else []
         if len(values) > 1:
             squares += statistics.variance(values) * (len(values) - 1)
             freedom += len(values) - 1
             count += len(values)
     return (math.sqrt(squares / freedom), count) if freedom else None
+
+
+def _sign(run: Run) -> tuple[str, str]:
+    return sign(run.command, run.spec.cwd, run.spec.env)
+
+
+def _read_code(store: RunStore, run: Run) -> CodeOfRun:
+    return read_ran_code(run.run_id, run.spec.cwd, read_code_snapshot(store.record_of(run), run.attempt))
 
 
 def _describe_noise(noise: tuple[float, int] | None, change: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 from pathlib import Path
@@ -66,7 +67,19 @@ def test_a_gap_at_the_end_is_told_with_the_step_and_against_other_seeds(tmp_path
     with_curve(runs, "c-0", [2.0] * 40, command="python c.py")
     with_curve(runs, "c-1", [3.0] * 40, command="python d.py")
     assert curves(runs, "c-0", "c-1")[0].endswith("no other seeds say how much chance does.")
+    with_curve(runs, "e-0", [value + 0.02 for value in low], command="python train.py --lr 1e-3 --seed 0")
+    for run_id, text in (("a-0", "x = 1\n"), ("a-1", "x = 1\n"), ("a-2", "x = 1\n"), ("e-0", "x = 2\n")):
+        keep_file(runs, run_id, text)
+    (line,) = curves(runs, "a-0", "e-0")
+    assert line.endswith("(+0.02) at step 390; within the seeds' noise (±0.01 over 3 runs)."), "other code is no seed"
     assert curves(runs, "a-0", "a-0") == ["loss: the same up to step 390, within its own scatter."]
+
+
+def keep_file(runs: Runs, run_id: str, text: str) -> None:
+    code = runs.store.run_directory(run_id).code(1)
+    code.mkdir(parents=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (code / SNAPSHOT).write_text(json.dumps({"files": [{"path": "/lab/train.py", "sha256": digest}]}))
 
 
 def keep_sources(runs: Runs, run_id: str, text: str) -> None:

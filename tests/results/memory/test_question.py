@@ -60,7 +60,7 @@ def ago(**span: float) -> float:
             {"ranked": "train/obj/total", "goal": "min", "comparisons": (("lr", "=", "5"),)},
         ),
         ("which run had the lowest obj.total", {"ranked": "obj.total", "goal": "min"}),
-        ("failed:nans", {"states": ("failed",), "causes": ("divergence",)}),
+        ("failed:nans", {"states": ("ended",), "causes": ("divergence",)}),
         (
             "finished runs that took more than 20 s",
             {"states": ("finished",), "comparisons": (("elapsed_s", ">", "20"),)},
