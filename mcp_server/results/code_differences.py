@@ -55,12 +55,23 @@ def read_ran_code(run_id: str, cwd: str, snapshot: CodeSnapshot | None) -> CodeO
     files = {one.path: one.sha256 for one in snapshot.files if one.path.endswith(SOURCES) and one.sha256}
     if (state := load_code_state(snapshot.directory)) is not None:
         files = {path: one.sha256 for path, one in state.files.items() if path.endswith(SOURCES) and one.sha256} | files
+    else:  # git's diff does not have what git does not know
+        files = {path: digest for path, digest in _digest_untracked(snapshot) if path not in files} | files
     is_whole = bool(snapshot.git.commit) and not snapshot.git.problem and not snapshot.git.cut
     changes = split_diff(snapshot.read_diff()) if is_whole else None
     digests = {name_below(path, cwd): digest for path, digest in files.items()}
     has_untracked = any(name.endswith(SOURCES) for name in snapshot.git.untracked)
     named = frozenset(name_below(one.path, cwd) for one in snapshot.files if one.path.endswith(SOURCES))
     return CodeOfRun(run_id, snapshot.git.commit, digests, changes, has_untracked, named)
+
+
+def _digest_untracked(snapshot: CodeSnapshot) -> Iterator[tuple[str, str]]:
+    """Yield the source files that were kept whole, but for those that git knows."""
+    if snapshot.git.commit and not any(name.endswith(SOURCES) for name in snapshot.git.untracked):
+        return
+    for path, text in _read_archive(snapshot):
+        if path.endswith(SOURCES) and path.removeprefix(f"{snapshot.archive.root}/") not in snapshot.git.changed:
+            yield path, hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def split_diff(diff: str) -> dict[str, str]:
@@ -174,12 +185,17 @@ def _name_hunk(line: str, text: Sequence[str]) -> str:
 def _read_kept(snapshot: CodeSnapshot) -> dict[str, str]:
     """Return the texts of the files that a snapshot kept, by path."""
     texts = {one.path: text for one in snapshot.files if (text := snapshot.read_file(one)) is not None}
+    for path, text in _read_archive(snapshot):
+        texts.setdefault(path, text)
+    return texts
+
+
+def _read_archive(snapshot: CodeSnapshot) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of each file in the archive."""
     with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(snapshot.directory / SOURCES_ARCHIVE) as archive:
         for member in archive:
             if member.isfile() and (file := archive.extractfile(member)) is not None:
-                path = f"{snapshot.archive.root}/{member.name}"
-                texts.setdefault(path, file.read().decode("utf-8", "replace"))
-    return texts
+                yield f"{snapshot.archive.root}/{member.name}", file.read().decode("utf-8", "replace")
 
 
 def _join_diffs(

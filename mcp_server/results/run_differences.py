@@ -1,17 +1,22 @@
 """In what two runs differ: settings, files, code, packages, data, machine, and where their curves part. Reads files."""
 
+from __future__ import annotations
+
+import contextlib
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable
 from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.code.drift import compare_inputs, compare_packages
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_ranking import beta_fraction
 from mcp_server.results.code_differences import (
     CodeOfRun,
-    describe_other_code,
     find_code_differences,
+    list_differing_files,
     name_functions,
     read_code_diff,
     read_ran_code,
@@ -31,8 +36,9 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import join_some, shorten_middle, significant
 
 _MOST_SETTINGS, _VALUE_CHARS, _MOST_VARIABLES, _MOST_FILES = 16, 40, 8, 6
-_MOST_CURVES, _MOST_SEEDS, _MOST_ALIKE, _READ_S = 3, 8, 24, 2.0
-_BEYOND = 2.0  # deviations of a difference between two runs
+_MOST_CURVES, _MOST_SEEDS, _READ_S = 3, 8, 2.0
+_MOST_LOOKED_AT = 40  # runs, among which other code is left out
+_CHANCE = 0.05  # of a difference as large between two seeds
 
 
 def describe_run_differences(
@@ -87,10 +93,6 @@ def _compare_code(runs: tuple[Run, Run], first: CodeSnapshot, second: CodeSnapsh
         before, now = (code.described_commit or "none" for code in codes)
         yield f"Commit {before} → {now}."
     yield from find_code_differences(codes)
-    kept = [code.archive for code in (first, second)]
-    is_same_commit = kept[0].commit == kept[1].commit
-    if is_same_commit and all(one.root for one in kept) and kept[0].digest != kept[1].digest:
-        yield "Changed or untracked files differ."
 
 
 def _compare_machine(first: CodeSnapshot, second: CodeSnapshot) -> Iterator[str]:
@@ -129,51 +131,70 @@ def _read(scalars: Scalars, run: Run) -> Mapping[str, Series]:
         return {}
 
 
-def _find_seed_noise(store: RunStore, scalars: Scalars, runs: Sequence[Run], tag: str) -> tuple[float, int] | None:
-    """Return by how much runs that differ in their seed alone end apart, and how many these are; None without any.
+def _find_seed_noise(store: RunStore, scalars: Scalars, runs: Sequence[Run], tag: str) -> tuple[float, int, int] | None:
+    """Return by how much runs of one code and setting that differ in their seed end apart; None without any.
 
-    A run whose code is known to be other, or of the same seed once more, is none of these.
+    The deviation of one seed, its degrees of freedom, and how many seeds it is of. Repeats of a seed count once.
     """
     Searcher(store, scalars, "", read_s=_READ_S).remember_all()
-    goal, squares, freedom, count = choose_goal(tag, None), 0.0, 0, 0
-    counted: set[str] = set()
+    goal, groups = choose_goal(tag, None), list[list[float]]()
+    known: list[tuple[str, _Ran]] = []
     for run in runs:
-        if run.run_id in counted:
+        alike, ran = sign(run.command, run.spec.cwd, run.spec.env)[1], _read_ran(store, run)
+        if ran is None or any(alike == other and ran.equals(one) for other, one in known):
             continue
-        asked = Question(states=("finished",), fields=(("alike", _sign(run)[1]),))
+        known.append((alike, ran))
+        asked = Question(states=("finished",), fields=(("alike", alike),))
         hits = store.ask(lambda index: Memory.of(index).select(asked))  # noqa: B023 - called at once
-        code, seeds = _read_code(store, run), {_sign(run)[0]}
-        values: list[float] = []
-        for run_id in [run.run_id, *(hit.run_id for hit in hits if hit.run_id != run.run_id)][:_MOST_ALIKE]:
-            try:
-                other = store.observe(run_id)
-                is_again = other.run_id != run.run_id and _sign(other)[0] in seeds
-                if len(values) == _MOST_SEEDS or is_again or describe_other_code([code, _read_code(store, other)]):
+        seeds: dict[str, list[float]] = {}
+        for hit in hits[:_MOST_LOOKED_AT]:
+            with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
+                other = store.observe(hit.run_id)
+                own = _read_ran(store, other)
+                if own is None or not own.equals(ran):
                     continue
-                value = measure(other, store, scalars, tag, goal).value
-            except (RunNotFound, RunUnreadable, NotOfSweeps, OSError):
-                continue
-            counted.add(run_id)
-            seeds.add(_sign(other)[0])
-            values += [value] if value is not None else []
-        if len(values) > 1:
-            squares += statistics.variance(values) * (len(values) - 1)
-            freedom += len(values) - 1
-            count += len(values)
-    return (math.sqrt(squares / freedom), count) if freedom else None
+                same = sign(other.command, other.spec.cwd, other.spec.env)[0]
+                seed = hit.run_id if same == alike else same  # without a seed in its command each run has its own
+                if (value := measure(other, store, scalars, tag, goal).value) is not None:
+                    seeds.setdefault(seed, []).append(value)
+            if len(seeds) == _MOST_SEEDS:
+                break
+        groups += [[statistics.fmean(values) for values in seeds.values()]] if len(seeds) > 1 else []
+    freedom = sum(len(values) - 1 for values in groups)
+    if not freedom:
+        return None
+    squares = math.fsum(statistics.variance(values) * (len(values) - 1) for values in groups)
+    return math.sqrt(squares / freedom), freedom, freedom + len(groups)
 
 
-def _sign(run: Run) -> tuple[str, str]:
-    return sign(run.command, run.spec.cwd, run.spec.env)
+@dataclass(frozen=True)
+class _Ran:
+    """The code of a run, and the digests of the files that its command names beside it."""
+
+    code: CodeOfRun
+    configs: Mapping[str, str]
+
+    def equals(self, other: _Ran) -> bool:
+        """Return whether no difference is known, and the commits are the same."""
+        same = self.code.commit == other.code.commit and not list_differing_files([self.code, other.code])
+        return same and self.configs == other.configs
 
 
-def _read_code(store: RunStore, run: Run) -> CodeOfRun:
-    return read_ran_code(run.run_id, run.spec.cwd, read_code_snapshot(store.record_of(run), run.attempt))
+def _read_ran(store: RunStore, run: Run) -> _Ran | None:
+    snapshot = read_code_snapshot(store.fetch_record(run), run.attempt)
+    if snapshot is None:
+        return None
+    configs = {one.path: one.sha256 for one in snapshot.files if one.path != run.spec.blueprint}
+    return _Ran(read_ran_code(run.run_id, run.spec.cwd, snapshot), configs)
 
 
-def _describe_noise(noise: tuple[float, int] | None, change: float) -> str:
+def _describe_noise(noise: tuple[float, int, int] | None, change: float) -> str:
     if noise is None:
         return "no other seeds say how much chance does"
-    deviation, count = noise
-    word = "beyond" if abs(change) > _BEYOND * deviation * math.sqrt(2) else "within"
-    return f"{word} the seeds' noise (±{deviation:.2g} over {count} runs)"
+    deviation, freedom, count = noise
+    apart = deviation * math.sqrt(2)  # of two runs
+    times = abs(change) / apart if apart else math.inf
+    chance = beta_fraction(freedom / 2, 0.5, freedom / (freedom + times * times)) if math.isfinite(times) else 0.0
+    word = "within" if times <= 1 or not change else "beyond" if chance < _CHANCE else f"{times:.2g} times"
+    few = "" if word in ("within", "beyond") else ": too few runs to tell"
+    return f"{word} the seeds' noise (two of {count} seeds of one code and setting differ by ±{apart:.2g}){few}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tarfile
 from pathlib import Path
@@ -25,6 +24,15 @@ def with_curve(runs: Runs, run_id: str, values: list[float], **spec: object) -> 
     table.write_text("step,loss\n" + "".join(f"{10 * n},{value}\n" for n, value in enumerate(values)))
     (runs.home.runs / run_id / "attribution.json").write_text(json.dumps({"tensorboard": [str(table)]}))
     assert cwd
+    keep(runs, run_id)
+
+
+def keep(runs: Runs, run_id: str, code: str = "1", config: str = "") -> None:
+    directory = runs.store.run_directory(run_id).code(1)
+    directory.mkdir(parents=True, exist_ok=True)
+    named = {"/lab/train.py": code, **({"/lab/a.yaml": config} if config else {})}
+    facts = {"files": [{"path": path, "sha256": digest} for path, digest in named.items()]}
+    (directory / SNAPSHOT).write_text(json.dumps(facts))
 
 
 def compare(runs: Runs, one: str, other: str) -> list[str]:
@@ -60,26 +68,45 @@ def test_a_gap_at_the_end_is_told_with_the_step_and_against_other_seeds(tmp_path
         runs, "b-0", [value if n < 20 else value + 0.3 for n, value in enumerate(low)], command="python t.py --lr 1"
     )
     assert curves(runs, "a-0", "b-0") == [
-        "loss: parts at step 200, 0.22 → 0.52 (+0.3) at step 390; beyond the seeds' noise (±0.01 over 3 runs)."
+        "loss: parts at step 200, 0.22 → 0.52 (+0.3) at step 390; beyond the seeds' noise "
+        "(two of 3 seeds of one code and setting differ by ±0.014)."
     ]
     (line,) = curves(runs, "a-0", "a-1")
-    assert line.endswith("(+0.01) at step 390; within the seeds' noise (±0.01 over 3 runs).")
+    assert "(+0.01) at step 390; within the seeds' noise (two of 3 seeds" in line
     with_curve(runs, "c-0", [2.0] * 40, command="python c.py")
     with_curve(runs, "c-1", [3.0] * 40, command="python d.py")
     assert curves(runs, "c-0", "c-1")[0].endswith("no other seeds say how much chance does.")
-    with_curve(runs, "e-0", [value + 0.02 for value in low], command="python train.py --lr 1e-3 --seed 0")
-    for run_id, text in (("a-0", "x = 1\n"), ("a-1", "x = 1\n"), ("a-2", "x = 1\n"), ("e-0", "x = 2\n")):
-        keep_file(runs, run_id, text)
-    (line,) = curves(runs, "a-0", "e-0")
-    assert line.endswith("(+0.02) at step 390; within the seeds' noise (±0.01 over 3 runs)."), "other code is no seed"
     assert curves(runs, "a-0", "a-0") == ["loss: the same up to step 390, within its own scatter."]
 
 
-def keep_file(runs: Runs, run_id: str, text: str) -> None:
-    code = runs.store.run_directory(run_id).code(1)
-    code.mkdir(parents=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (code / SNAPSHOT).write_text(json.dumps({"files": [{"path": "/lab/train.py", "sha256": digest}]}))
+@pytest.mark.parametrize("other", ["code", "config"])
+def test_a_run_of_other_code_or_settings_is_no_seed_of_the_one_it_is_compared_with(tmp_path: Path, other: str) -> None:
+    runs = Runs(tmp_path)
+    low = [1.0 - n / 50 for n in range(40)]
+    for name, seed, end in (("a-0", 0, 0.0), ("a-1", 1, 0.005), ("b-0", 0, 0.025), ("a-0-again", 0, 0.0)):
+        with_curve(runs, name, [value + end for value in low], command=f"python train.py --seed {seed}")
+        keep(runs, name, "2" if name == "b-0" and other == "code" else "1", config="2" if name == "b-0" else "1")
+    (line,) = curves(runs, "a-0", "b-0")
+    assert line.endswith(
+        "(+0.025) at step 390; 5 times the seeds' noise "
+        "(two of 2 seeds of one code and setting differ by ±0.005): too few runs to tell."
+    )
+    for name in ("a-0-again", "a-1"):
+        keep(runs, name, "3")
+    assert curves(runs, "a-0", "b-0")[0].endswith("no other seeds say how much chance does.")
+
+
+def test_seeds_of_both_codes_count_each_beside_its_own(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    low = [1.0 - n / 50 for n in range(40)]
+    for code, shift in (("a", 0.0), ("b", 0.3)):
+        for seed in range(3):
+            run_id = f"{code}-{seed}"
+            with_curve(runs, run_id, [x + shift + seed / 100 for x in low], command=f"python t.py --seed {seed}")
+            keep(runs, run_id, code)
+    (line,) = curves(runs, "a-0", "b-0")
+    assert "(+0.3) at step 390; beyond the seeds' noise (two of 6 seeds" in line
+    assert line.endswith("differ by ±0.014).")
 
 
 def keep_sources(runs: Runs, run_id: str, text: str) -> None:
@@ -102,7 +129,7 @@ def test_code_without_git_is_compared_by_what_was_kept_and_functions_are_named(t
     assert note is None
     assert [line for line in text.splitlines() if line[:1] in "+-"][2:] == ["-    return x + 1", "+    return x + 22"]
     lines = compare(runs, "a-1", "b-2")
-    assert "Changed or untracked files differ." in lines
+    assert "Code differs: /lab/model.py." in lines
     assert "In model.py (step)." in lines
     assert "The whole diff: run://a-1/diff/b-2." in lines
 

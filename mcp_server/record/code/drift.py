@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.command.python import find_python
 from mcp_server.record.code.code_snapshot import CodeSnapshot, NamedInput
-from mcp_server.record.code.code_state import find_change, load_code_state, name_below
-from mcp_server.record.code.kept_sources import list_changed_sources, look_at_inputs, read_driver
+from mcp_server.record.code.code_state import SOURCES, find_change, load_code_state, name_below
+from mcp_server.record.code.kept_sources import (
+    find_obstacle,
+    is_code,
+    list_changed_sources,
+    look_at_inputs,
+    read_driver,
+)
 from mcp_server.record.code.python_packages import read_packages
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file
@@ -17,6 +24,7 @@ from mcp_server.system.git_state import read_git_state
 from mcp_server.text.formatting import format_size, join_some
 
 _MOST_NAMED, _COMMIT_CHARS = 6, 10
+_KEPT = 'code="kept" runs it as it was.'
 
 
 def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
@@ -27,11 +35,10 @@ def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str,
     if former is None:
         return ["What ran was not kept: whether code, packages or data differ is not known."]
     env = {**environ, **spec.env}
-    drift = [] if spec.keep_code else list(_compare_code(former, spec, env))
-    configs = [one for one in former.files if not spec.keep_code and one.sha256 and _digest(one.path) != one.sha256]
-    if configs:
-        names = [name_below(one.path, spec.cwd) for one in configs]
-        drift.append(f"Files that the command names differ: {join_some(names, _MOST_NAMED)}.")
+    drift = [] if spec.keep_code else list(_compare_files(former, spec, env))
+    if drift:
+        obstacle = find_obstacle(former)
+        drift.append(f"The code as it was cannot be had: {obstacle}." if obstacle else _KEPT)
     python = find_python(spec.command, spec.cwd, env) or former.python
     now = read_packages(python)
     drift += compare_packages(former.read_packages(), now.packages)
@@ -43,7 +50,19 @@ def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str,
     return drift
 
 
-def _compare_code(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str]) -> Iterator[str]:
+def _compare_files(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str]) -> Iterator[str]:
+    names = list[str]()
+    yield from _compare_code(former, spec, env, names)
+    if names:
+        yield f"Code differs: {join_some(sorted(set(names)), _MOST_NAMED)}."
+    configs = [one.path for one in former.files if one.sha256 and _digest(one.path) != one.sha256]
+    told = {os.path.abspath(Path(spec.cwd, name)) for name in names}  # noqa: PTH100 - a link is itself
+    if more := [name_below(path, spec.cwd) for path in configs if path not in told]:
+        yield f"Files that the command names differ: {join_some(more, _MOST_NAMED)}."
+
+
+def _compare_code(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str], names: list[str]) -> Iterator[str]:
+    """Yield what differs of the commit, and add to ``names`` each source file that differs: no output of a run."""
     kept = former.archive
     root = Path(spec.cwd or "/")
     if kept.commit:
@@ -53,16 +72,15 @@ def _compare_code(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str]) -
             return
         if git.commit != kept.commit:
             yield f"Code: commit {kept.commit[:_COMMIT_CHARS]} → {git.commit[:_COMMIT_CHARS]}."
-        known = {*former.git.changed, *former.git.untracked}
-        more = [name for name in (*git.changed, *git.untracked) if name not in known]
-        more += [name for name in kept.deleted if Path(git.root, name).exists()]
-        names = [*list_changed_sources(former, Path(git.root)), *more]
+        tracked, top = {*former.git.changed, *git.changed}, Path(git.root)
+        found = {*list_changed_sources(former, top), *(name for name in kept.deleted if (top / name).exists())}
+        found |= {*git.changed, *git.untracked} - {*former.git.changed, *former.git.untracked}
+        mine = [name for name in found if name in tracked or (name.endswith(SOURCES) and is_code(top, name))]
+        names += [name_below(str(top / name), spec.cwd) for name in mine]
     else:
         state = load_code_state(former.directory)
-        below = {str(root / name) for name in list_changed_sources(former, root)}
-        names = [name_below(path, spec.cwd) for path in {*below, *(find_change(state, ()).changed if state else ())}]
-    if names:
-        yield f"Code differs: {join_some(sorted(set(names)), _MOST_NAMED)}."
+        below = {str(root / name) for name in list_changed_sources(former, root) if name.endswith(SOURCES)}
+        names += [name_below(path, spec.cwd) for path in {*below, *(find_change(state, ()).changed if state else ())}]
 
 
 def compare_packages(former: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -50,7 +50,7 @@ def keep_sources(
     deleted: list[str] = []
     if git.commit:
         root = Path(git.root)
-        names = [*tracked, *(name for name in git.untracked if _is_code(Path(git.root), name))]
+        names = [*tracked, *(name for name in git.untracked if is_code(Path(git.root), name))]
         left_out = [] if not git.problem else [f"files: {git.problem}"]
     else:
         names, left_out = _list_code(cwd)
@@ -91,7 +91,7 @@ def _is_below(path: Path, directories: Sequence[str]) -> bool:
     return any(path.is_relative_to(one) for one in directories)
 
 
-def _is_code(root: Path, name: str) -> bool:
+def is_code(root: Path, name: str) -> bool:
     """Return whether an untracked file is code: neither data, an output, nor what may hold keys."""
     above = [str(path) for path in Path(name).parents][:-1]
     with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ def list_not_code(snapshot: CodeSnapshot) -> list[str]:
             for more in ((), ("--ignored",)):
                 listed = run_git(str(root / path), *words, *more).decode("utf-8", "surrogateescape").split("\0")
                 below = [f"{path}/{name}" if path else name for name in listed if name]
-                names += [one for one in below if more or not _is_code(root, one.rstrip("/"))]
+                names += [one for one in below if more or not is_code(root, one.rstrip("/"))]
     kept = {name.rstrip("/") for name in names if "__pycache__" not in name}
     return sorted(name for name in kept if name not in git.submodules)[:_MOST_LINKS]
 
