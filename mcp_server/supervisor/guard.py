@@ -14,7 +14,7 @@ import os
 import termios
 import time
 
-from mcp_server.system.own_process import read_status, restore_limit
+from mcp_server.system.own_process import forbid_core_dumps, read_status, restore_limit, set_title
 
 TYPE_CHECKING = False  # without the module `typing`, which takes 0.4 MB
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Work:
     """The work of a guard: start ``argv`` in ``cwd`` with exactly ``env`` and ``umask`` (None: as it is).
 
     Where ``exit_record`` is missing after the end, and the supervisor is gone, it writes the end to ``guard_record``.
+    It shows ``title``, the supervisor's, where it was forked before that was known.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Work:
         umask: int | None = None,
         exit_record: str = "",
         guard_record: str = "",
+        title: tuple[str, ...] = (),
     ) -> None:
         self.argv, self.env, self.cwd, self.umask = argv, env, cwd, umask
-        self.exit_record, self.guard_record = exit_record, guard_record
+        self.exit_record, self.guard_record, self.title = exit_record, guard_record, title
 
 
 class SpareGuard:
@@ -91,6 +93,7 @@ def _await_work(channel: _socket.socket, far_end: _socket.socket) -> NoReturn:
     try:
         channel.close()
         os.setsid()  # what is typed into the pane, and its end, reach this process no more
+        forbid_core_dumps()
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -102,7 +105,10 @@ def _await_work(channel: _socket.socket, far_end: _socket.socket) -> NoReturn:
             rights = b"".join(content for _, _, content in ancillary)
             fds = [int.from_bytes(rights[at : at + _FD_BYTES], "little") for at in range(0, len(rights), _FD_BYTES)]
             far_end.send(b"1")
-            guard(Work(*marshal.loads(data)), fds)  # noqa: S302 - from the process that forked this one
+            work = Work(*marshal.loads(data))  # noqa: S302 - from the process that forked this one
+            if work.title:
+                set_title(work.title)
+            guard(work, fds)
     finally:
         os._exit(0)
 

@@ -21,6 +21,7 @@ from mcp_server.supervisor.guard import Work
 from mcp_server.supervisor.terminal import pty
 from mcp_server.system import processes
 from mcp_server.system.files import find_archive, open_private
+from mcp_server.system.own_process import supervisor_title
 
 
 def start_command(
@@ -60,7 +61,7 @@ def start_command(
     if stop is not None and not stop.get("carried_out") and not has_expired(stop):
         raise StoppedBeforeStart
     records = str(rundir.exit(number)), str(rundir.guard_exit(number))
-    work = Work(argv, env, str(rundir.path), handover.umask, *records)
+    work = Work(argv, env, str(rundir.path), handover.umask, *records, tuple(supervisor_title(rundir.run_id)))
     return pty.spawn(work, size, lock_fds, control.take_spare_guard())
 
 

@@ -133,16 +133,16 @@ def _become_supervisor(channel: socket.socket, tmux_server: int, supervise: Supe
         signal.set_wakeup_fd(-1)
         for number in _WAKING:
             signal.signal(number, signal.SIG_DFL)
+        guard = start_spare()  # before this process changes anything, of which the guard would keep a copy
         os.setsid()
         channel.settimeout(PATIENCE_S)
         directory, pane_pid, fifo = json.loads(channel.recv(_REQUEST_BYTES))
+        set_title(supervisor_title(Path(directory).name))
         await_hold(Path("/proc") / pane_pid, fifo)
         _adopt(Path("/proc") / pane_pid, tmux_server)
         holder = _open_holder(fifo)
         os.write(holder, f"{os.getpid()}\n".encode())
-        set_title(supervisor_title(Path(directory).name))
         forbid_core_dumps()
-        guard = start_spare()  # before this process changes much, of which the guard would keep a copy
         if channel.send(READY) and channel.recv(1) == READY:
             channel.close()
             status = supervise(Path(directory), guard)
