@@ -216,13 +216,13 @@ def _fit_line(steps: Ints, y: Floats, exponent: int) -> _Line:
         return _Line(0.0, most_drift=0.0)
     x = x / width
     x, y = x - x.mean(), y - y.mean()
-    spread = float(x @ x)
-    rise = float(x @ y) / spread
+    spread = _dot(x, x)
+    rise = _dot(x, y) / spread
     residual = y - rise * x
     freedom = _freedom(residual)
-    error = math.sqrt(float(residual @ residual) / freedom / spread) if freedom else math.inf
+    error = math.sqrt(_dot(residual, residual) / freedom / spread) if freedom else math.inf
     t = rise / error if error else math.copysign(math.inf, rise) if rise else 0.0
-    scatter = math.sqrt(float(residual @ residual) / tail)
+    scatter = math.sqrt(_dot(residual, residual) / tail)
     most_drift = (abs(rise) + _ERRORS * error) / scatter if scatter else math.inf
     return _Line(_product(rise, PER_STEPS / width, exponent), t, most_drift)
 
@@ -233,11 +233,16 @@ def _freedom(residual: Floats) -> float:
     Neighbours that resemble each other, as in a random walk, carry less information: they count as
     n (1 - r) / (1 + r) points with their correlation r, after Santer et al. 2000, doi:10.1029/1999JD901105, section 5.
     """
-    count, square = residual.size, float(residual @ residual)
+    count, square = residual.size, _dot(residual, residual)
     if count < 4 or not square:  # noqa: PLR2004 - too few for a correlation
         return float(count - 2)
-    correlation = min(max(0.0, float(residual[1:] @ residual[:-1]) / square), 1.0)
+    correlation = min(max(0.0, _dot(residual[1:], residual[:-1]) / square), 1.0)
     return max(1.0, count * (1 - correlation) / (1 + correlation) - 2)
+
+
+def _dot(one: Floats, other: Floats) -> float:
+    """Return the scalar product. BLAS, which ``@`` calls, lets no other thread run meanwhile, and takes all cores."""
+    return float(np.einsum("i,i->", one, other))
 
 
 def _product(value: float, factor: float, exponent: int) -> float:
@@ -251,7 +256,7 @@ def _ema(values: Floats, smooth: float) -> float:
     """Return TensorBoard's debiased moving average: ``sum w^k v[n-1-k] / sum w^k``."""
     reach = 1 if smooth <= 0 else min(values.size, math.ceil(math.log(_WEIGHTLESS) / math.log(smooth)))
     weights = smooth ** np.arange(reach - 1, -1, -1, dtype=np.float64)
-    return float(weights @ values[-reach:] / weights.sum())
+    return _dot(weights, values[-reach:]) / float(weights.sum())
 
 
 def _plateau(steps: Ints, values: Floats) -> int | None:
