@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from rich.cells import cell_len, set_cell_size
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from mcp_server.cli.output import print_json
 from mcp_server.cli.tables import open_console
+from mcp_server.record.events import LIVE_STATES
 from mcp_server.record.state import Run, posix
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.freshness import refresh
@@ -27,7 +28,7 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import ago, clock, printable, rough_duration, shorten_middle
 from mcp_server.threads import run_in_thread
 from mcp_server.views.gpu_report import describe_devices
-from mcp_server.views.progress_text import first_metrics
+from mcp_server.views.people_rows import ListedRun, list_run
 from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import line_of_sweep
 
@@ -41,19 +42,6 @@ _ID_CHARS, _FEWEST_ID_CHARS, _TAIL_CHARS = 28, 10, 5
 _MOST_SWEEPS = 20  # looked at
 _GATHER_S, _SHARE, _CALM_S = 0.2, 0.01, 10.0  # changes into one look; of a core for looks; without a change
 Looked = TypeVar("Looked")
-
-
-class ListedRun(NamedTuple):
-    """A run or a sweep. ``cells``: by column. ``since_s``: POSIX time of its start, or of its end once it has ended."""
-
-    key: str
-    state: str
-    is_live: bool
-    cells: Mapping[str, str]
-    since_s: float | None = None
-    sweep: str = ""
-    is_sweep: bool = False
-    cause: str = ""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,14 +81,14 @@ class _Listed:
 
     runs: Sequence[Run]
     rows: Sequence[ListedRun]
-    statuses: Sequence[RunStatus]
+    statuses: Sequence[RunStatus]  # for scripts
     total: int
     state: str | None
     sweeps: Sequence[str]
 
     @property
     def key(self) -> object:
-        return [(row.key, row.cells["STATE"], row.cells["STEP"], row.cells["METRIC"]) for row in self.rows], self.sweeps
+        return [(row.id, row.state, row.unreachable, row.step, row.metric) for row in self.rows], self.sweeps
 
     @property
     def facts(self) -> dict[str, object]:
@@ -109,9 +97,10 @@ class _Listed:
     def draw(self) -> Group:
         if not self.rows:
             return Group("No runs yet." if self.state is None else f"No runs: {self.state}.")
-        lines = lay_out(self.rows, os.get_terminal_size().columns if sys.stdout.isatty() else None, time.time())
-        for away in {one.unreachable.host: one.unreachable for one in self.statuses if one.unreachable}.values():
-            since = f"{away.host} cannot be reached since {away.since} ({away.why})"
+        cells = [draw_cells(row, time.time()) for row in self.rows]
+        lines = lay_out(cells, os.get_terminal_size().columns if sys.stdout.isatty() else None)
+        for away in {row.unreachable["host"]: row.unreachable for row in self.rows if row.unreachable}.values():
+            since = f"{away['host']} cannot be reached since {away['since']} ({away['why']})"
             lines.append(Text(f"{since}: the states of its runs are the last known.", style="yellow"))
         lines += [Text(f"sweep {printable(line)}", style="dim") for line in self.sweeps]
         if self.total > len(self.rows):
@@ -121,13 +110,14 @@ class _Listed:
 
 def _look(store: RunStore, arguments: argparse.Namespace, *, at_once: bool = False) -> _Listed:
     """Look at the runs; ``at_once``: how far they are now, which supervisors note every few seconds anyway."""
-    state, now_s = arguments.state, time.time()
+    state = arguments.state
     query = RunQuery(state, cut_off=None if state == "lost" else False)
     with store.one_look():
         runs, total = store.list_runs(query, arguments.limit), sum(store.count_states(query).values())
     runs = refresh(store, runs) if at_once else runs
-    statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs]
-    rows = [describe_row(run, one, now_s, store.output_at_s(run)) for run, one in zip(runs, statuses, strict=True)]
+    told = runs if arguments.json else ()
+    statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in told]
+    rows = [list_run(store, run, reads_output=False) for run in runs]
     asked = state in (None, "live") and store.home.sweeps.is_dir()
     sweeps = [each for each in store.sweeps.list_sweeps(_MOST_SWEEPS) if not each.ended] if asked else []
     return _Listed(runs, rows, statuses, total, state, [line_of_sweep(sweep, store) for sweep in sweeps])
@@ -166,70 +156,55 @@ async def follow(look: Callable[[], tuple[Looked, Iterable[Path]]]) -> AsyncGene
                 await subscription.next_change()
 
 
-def describe_row(run: Run, status: RunStatus, now_s: float, output_at_s: float | None = None) -> ListedRun:
-    """Return the row of a run. Pure."""
-    failure, total = status.failure, f"/{status.total_steps}" if status.total_steps else ""
-    step = "" if status.step is None else f"{status.step}{total}"
-    metrics = run.progress.get("metrics") or {} if run.made_a_step and run.state not in ("failed", "lost") else {}
-    shown = [
-        f"{name} {value:.4g}" if isinstance(value, int | float) else str(value)
-        for name, value in first_metrics(metrics)
-    ]
-    code = status.signal or ("" if status.exit_code is None else str(status.exit_code))
-    code = failure.kind if failure else code
-    elapsed_s = None if run.ended else run.elapsed_s(now_s)  # that of the status is of the moment of its step
-    since_s = None if elapsed_s is None else now_s - elapsed_s
-    known = (run.ended_at or output_at_s) if run.ended else (since_s or run.spec.created_at)
-    away = status.unreachable.host if status.unreachable else None
-    seen = "" if status.last_output_s is None else ago(status.last_output_s)
+def draw_cells(row: ListedRun, now_s: float) -> dict[str, str]:
+    """Return the texts of a row by column. Pure."""
+    total = f"/{row.total}" if row.total else ""
+    step = "" if row.step is None else f"{row.step}{total}" + (f" (round {row.round})" if row.round else "")
+    code = row.kind or row.signal or ("" if row.exit_code is None else str(row.exit_code))
+    metric: Mapping[str, Any] | None = {"tag": "best", **row.best} if row.best else row.metric
+    value = "" if metric is None else metric["value"]
+    figure = f"{metric['tag']} {value:.4g}" if metric and isinstance(value, int | float) else str(value)
+    if row.cells:
+        begun = sum(row.cells.get(state, 0) for state in {*LIVE_STATES.values()})
+        step = f"{row.cells['total'] - begun}/{row.cells['total']} cells"
+    silent_s = now_s - posix(row.last_output_at) if row.last_output_at and row.live else None
     cells = {
-        "RUN": run.run_id,
-        "STATE": f"{run.state}?" if away else run.state,
-        "STEP": f"{step} (round {status.round})" if status.round else step,
-        "LEFT": "" if status.eta_s is None else rough_duration(status.eta_s),
-        "METRIC": code if run.state == "failed" else "".join(shown),
-        "GPUS": "" if run.ended else describe_devices(run).removeprefix("GPU "),
+        "RUN": row.id,
+        "STATE": f"{row.state}?" if row.unreachable else row.state,
+        "STEP": step,
+        "LEFT": "" if row.eta_s is None else rough_duration(row.eta_s),
+        "METRIC": code if row.state == "failed" else "" if row.state == "lost" else figure,
+        "GPUS": describe_devices(row.gpus or ()).removeprefix("GPU ") if row.live else "",
+        "WHEN": _tell_time(row, now_s),
         "EXIT": code,
-        "HOST": status.host or "",
-        "OWNER": run.spec.owner,
-        "ELAPSED": "" if status.elapsed_s is None else clock(status.elapsed_s),
-        "LAST OUTPUT": f"{away} is away" if away else seen,
-        "STARTED": (status.started_at or "")[:16].replace("T", " "),
+        "HOST": row.host or "",
+        "OWNER": row.owner or "",
+        "ELAPSED": "" if row.elapsed_s is None else clock(row.elapsed_s),
+        "LAST OUTPUT": f"{row.host} is away" if row.unreachable else "" if silent_s is None else ago(silent_s),
+        "STARTED": (row.started_at or "")[:16].replace("T", " "),
     }
-    return ListedRun(
-        run.run_id,
-        run.state,
-        not run.ended,
-        {name: printable(str(text)) for name, text in cells.items()},
-        posix(known) if isinstance(known, str) else known,
-        run.spec.sweep or "",
-        cause=printable((failure.line if failure else status.reason or run.pending_reason) or ""),
-    )
+    return {name: printable(text) for name, text in cells.items()}
 
 
 def lay_out(
-    rows: Sequence[ListedRun], width: int | None, now_s: float, columns: Sequence[str] = (*COLUMNS, *_MORE)
+    rows: Sequence[Mapping[str, str]], width: int | None, columns: Sequence[str] = (*COLUMNS, *_MORE)
 ) -> list[Text]:
     """Return the header and the rows as lines of at most ``width`` cells; None: whole, for scripts. Pure.
 
     A long id is shortened in its middle, to a text that no other row has: then the last columns are left out.
     """
-    cells = [{**row.cells, "WHEN": _tell_time(row, now_s)} for row in rows]
-    shown = [name for name in columns if name != "HOST" or any(row.get(name) for row in cells)]
+    shown = [name for name in columns if name != "HOST" or any(row.get(name) for row in rows)]
     if width is None:
-        gap, ids = 2, [row["RUN"] for row in cells]
+        gap, ids = 2, [row["RUN"] for row in rows]
     else:
-        cells, shown, gap, ids = _fit(cells, shown, width)
-    cells = [
-        dict(zip(shown, shown, strict=True)),
-        *({**row, "RUN": name} for row, name in zip(cells, ids, strict=True)),
-    ]
+        rows, shown, gap, ids = _fit(rows, shown, width)
+    cells = [dict(zip(shown, shown, strict=True)), *({**row, "RUN": name} for row, name in zip(rows, ids, strict=True))]
     widths = {name: max(cell_len(row.get(name, "")) for row in cells) for name in shown}
     lines = []
     for number, row in enumerate(cells):
         line = Text(style="bold" if number == 0 else "")
         for name in shown:
-            style = COLOURS.get(rows[number - 1].state, "cyan") if number and name == "STATE" else ""
+            style = COLOURS.get(row[name].rstrip("?"), "cyan") if number and name == "STATE" else ""
             line.append(set_cell_size(row.get(name, ""), widths[name]), style).append(" " * gap)
         line.rstrip()
         lines.append(line)
@@ -299,7 +274,8 @@ def _thousands(text: str) -> str:
 
 
 def _tell_time(row: ListedRun, now_s: float) -> str:
-    if row.since_s is None:
+    at = (row.started_at or row.created_at) if row.live else (row.ended_at or row.last_output_at)
+    if at is None:
         return ""
-    age = rough_duration(now_s - row.since_s)
-    return f"for {age}" if row.is_live else f"{age} ago"
+    age = rough_duration(now_s - posix(at))
+    return f"for {age}" if row.live else f"{age} ago"

@@ -19,7 +19,7 @@ from mcp_server.results.ran_status import describe_ran
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.tables.log import keep_note, note_cells
+from mcp_server.sweeps.tables.log import keep_note
 from mcp_server.text.durations import find_duration
 from mcp_server.text.formatting import format_size, printable
 
@@ -104,22 +104,14 @@ def _lay_out(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def _note(store: RunStore, arguments: argparse.Namespace) -> int:
-    by = f"{store.home.owner(os.environ)}, on a terminal"
-    if (sweep := _find_open_sweep(store, arguments.run_id)) is not None:
-        text = ": ".join(filter(None, (arguments.verdict, " ".join(arguments.text))))
-        trial = arguments.run_id.partition("/")[2]
-        note_cells(sweep, store, {trial: text}, by, os.environ)
-        if arguments.json:
-            print_json({"sweep_id": sweep.sweep_id, "trial": trial, "note": text, "by": by})
-        else:
-            print(f"Noted on {arguments.run_id}: {text} ({by})")
-        return 0
-    noted = _find(store, arguments.run_id)
-    note = keep_note(store, noted, arguments.verdict, " ".join(arguments.text), by, os.environ)
+    by, sweep = f"{store.home.owner(os.environ)}, on a terminal", _find_open_sweep(store, arguments.run_id)
+    trial = arguments.run_id.partition("/")[2] if sweep is not None else ""
+    noted = sweep or _find(store, arguments.run_id)
+    note = keep_note(store, noted, arguments.verdict, " ".join(arguments.text), by, os.environ, trial)
     if arguments.json:
-        print_json({"run_id": noted.run_id, **note})
+        print_json({"sweep_id" if sweep is not None else "run_id": noted.run_id, **note})
     else:
-        print(f"Noted on {noted.run_id}: {tell_note(note)}")
+        print(f"Noted on {f'{noted.run_id}/{trial}' if trial else noted.run_id}: {tell_note(note)}")
     return 0
 
 

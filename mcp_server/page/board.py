@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 
+from mcp_server.backends.ssh.ssh_channel import channel_of
 from mcp_server.errors import RunwardError
 from mcp_server.page.exchange import to_json
 from mcp_server.page.sessions import Visitor
@@ -23,7 +24,7 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.text.formatting import format_time
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
-from mcp_server.views.people_rows import describe_run_row, describe_sweep_row
+from mcp_server.views.people_rows import list_run, list_sweep
 
 _GATHER_S = 0.1  # of changes, into one delta
 _LOOK_S, _ROUND_S = 0.25, 2.5  # progress is in no directory that is watched: all live runs are looked at once a round
@@ -265,7 +266,9 @@ class Board:
         is_steady = not (anew or run.spec.mirror)
         if is_steady and former is not None and former.source is run and former.output_at_s == output_at_s:
             return former  # all that is new of it is its age
-        facts = describe_run_row(self._server.store, run)
+        facts = list_run(self._server.store, run).facts
+        if run.spec.mirror and not run.ended:
+            facts["heard_s"] = round(channel_of(Path(run.spec.mirror)).behind_s, 1)
         directory = self._server.store.record_of(run).path if former is None else former.directory
         entry = _Entry(self.version, facts, "", run, directory, output_at_s, is_final)
         return self._keep(self._runs, entry, former, is_news=is_news)
@@ -276,7 +279,7 @@ class Board:
             return former
         cells = ((cell.cell.name, self._runs.get(cell.run_id or "")) for cell in sweep.cells if cell.state == LIVE)
         live = {name: entry.source for name, entry in cells if entry is not None and isinstance(entry.source, Run)}
-        directory, facts = self._server.home.sweeps / sweep.sweep_id, describe_sweep_row(sweep, live)
+        directory, facts = self._server.home.sweeps / sweep.sweep_id, list_sweep(sweep, live).facts
         entry = _Entry(self.version, facts, "", sweep, directory, is_final=sweep.ended)
         return self._keep(self._sweeps, entry, former)
 

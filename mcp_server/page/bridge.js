@@ -54,10 +54,10 @@ const first = request('ui/initialize', { protocolVersion: '2026-01-26', appInfo:
 // ---- rows, from the answers of list_runs and wait_run
 const wordsOf = (kind) => KINDS[kind] || kind.replaceAll('_', ' ')
 function rowOf(one) {
-	const { run_id: id, state, step, total_steps: total, failure, unreachable, metrics = {}, tail = [] } = one, [tag] = Object.keys(metrics), isLive = !ENDED.includes(state)
+	const { run_id: id, state, step, total_steps: total, failure, metrics = {}, tail = [] } = one, [tag] = Object.keys(metrics), isLive = !ENDED.includes(state)
 	return { ...one, id, name: one.name || id, live: isLive, total, kind: failure && failure.kind, line: (failure && failure.line) || tail.at(-1),
 		cause: failure ? wordsOf(failure.kind) : one.pending_reason || one.reason || one.note || one.signal, progress: state === 'finished' ? 1 : step != null && total ? Math.min(1, step / total) : null,
-		metric: tag && { tag, value: metrics[tag] }, unreachable: unreachable && unreachable.host + ': ' + unreachable.why, seq: looks }
+		metric: tag && { tag, value: metrics[tag] }, seq: looks }
 }
 function sweepRowOf({ sweep_id: id, state, cells, best, metric, failed = [], ...rest }) {
 	const causes = {}

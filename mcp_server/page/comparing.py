@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -75,7 +76,10 @@ def show_code(server: ServerContext, run: Run, other: Run | None = None) -> dict
 def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
     """Return a sweep's settings in their order, with the runs of each, and what failed by cause."""
     groups = rank_groups(sweep.cells, sweep.spec.goal) if sweep.spec.open is None else []
-    names = find_differing(groups)
+    names, failed_cells = find_differing(groups), set(map(id, sweep.failed))
+    causes = [
+        Counter(name_kind(find_kind(cell)) for cell in group.cells if id(cell) in failed_cells) for group in groups
+    ]
     metric = sweep.spec.metric
     rows = [
         {
@@ -88,6 +92,7 @@ def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
             "mean": group.mean,
             "sd": group.deviation,
             "state": describe_states(group, metric) or group.first.state,
+            "causes": ", ".join(f"{count} {kind}" for kind, count in causes[number].items()) or None,
             "best": number == 0 and group.mean is not None,
         }
         for number, group in enumerate(groups)

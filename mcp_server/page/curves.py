@@ -84,7 +84,7 @@ def reduce_series(series: Series, points: int) -> dict[str, Any]:
     shown = _thin(nan)
     chosen = np.concatenate([pick_finite(series, points), shown])
     chosen = chosen[series.steps[chosen].argsort(kind="stable")]
-    times = [round(at, 1) if math.isfinite(at) else None for at in series.walls[chosen].tolist()]
+    times = [round(at, 2) if math.isfinite(at) else None for at in series.walls[chosen].tolist()]
     return {
         "steps": series.steps[chosen].tolist(),
         "times": times if any(at is not None for at in times) else None,

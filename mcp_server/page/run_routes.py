@@ -22,9 +22,10 @@ from mcp_server.page.sessions import NotAllowed, Visitor
 from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
-from mcp_server.results.far_results import show_far_files
+from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.pictures import Picture, find_event_images, find_pictures
 from mcp_server.runs.stop.stop_run import describe_dependents, list_dependents, stop_run
+from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.sweeps.conducting import stop_sweep
 from mcp_server.sweeps.tables.log import keep_note
 from mcp_server.sweeps.tables.trial_table import find_trial, read_diff
@@ -74,7 +75,7 @@ class _RunRoutes:
     def __init__(self, server: ServerContext, board: Board) -> None:
         self._server, self._board, self._machines = server, board, Machines(server.store, server.environ)
         self._asking = anyio.Lock()  # the GPUs: several pages share one answer
-        self._pictures: dict[str, tuple[float, list[Picture]]] = {}
+        self._pictures: dict[str, tuple[float, list[Picture], str | None]] = {}
 
     async def _find(self, request: Request) -> Run:
         run_id = request.path_params["run_id"]
@@ -140,7 +141,7 @@ class _RunRoutes:
     async def list_files(self, request: Request, visitor: Visitor) -> Response:
         run = await self._find(request)
         visitor.check_files(run.spec.owner)
-        found = await self._ask(run, self._find_pictures)
+        found, left_out = await self._ask(run, self._find_pictures)
         base = f"/api/runs/{run.run_id}/file/"
         shown = [
             {"name": one.tag or one.path.name, "url": base + one.key, "kind": one.kind, "size": one.size_bytes}
@@ -149,13 +150,15 @@ class _RunRoutes:
         ]
         return answer_json(
             {"pictures": [one for one in shown if not one["tag"]], "images": [one for one in shown if one["tag"]]}
+            | ({"note": left_out} if left_out else {})
         )
 
     async def send_picture(self, request: Request, visitor: Visitor) -> Response:
         run = await self._find(request)
         visitor.check_files(run.spec.owner)
         key = request.path_params["key"]
-        found = next((one for one in await self._ask(run, self._find_pictures, _KEEP_S) if one.key == key), None)
+        pictures, _ = await self._ask(run, self._find_pictures, _KEEP_S)
+        found = next((one for one in pictures if one.key == key), None)
         if found is None:
             return answer_json({"error": {"cause": "No such picture of this run.", "state": "", "remedy": ""}}, 404)
         start, end, status = _read_range(request.headers.get("range"), found.size_bytes)
@@ -172,18 +175,20 @@ class _RunRoutes:
             headers["content-range"] = f"bytes {start}-{start + len(data) - 1}/{found.size_bytes}"
         return Response(data, status, headers)
 
-    def _find_pictures(self, server: ServerContext, run: Run, keep_s: float = 0.0) -> list[Picture]:
-        at_s, known = self._pictures.get(run.run_id, (-_KEEP_S, []))
+    def _find_pictures(self, server: ServerContext, run: Run, keep_s: float = 0.0) -> tuple[list[Picture], str | None]:
+        """Return the pictures of a run, and which are left out because they may be another's."""
+        at_s, known, left_out = self._pictures.get(run.run_id, (-_KEEP_S, [], None))
         if time.monotonic() - at_s < keep_s:
-            return known
+            return known, left_out
         here, own = run, server.scalars.attribution.of(run)
         if run.spec.mirror:
             here, _ = show_far_files(run, own, pictures=True)
         found = [*find_pictures(here, own), *find_event_images(server.scalars.locate(run).locations)]
         while len(self._pictures) >= _MOST_KEPT:
             self._pictures.pop(next(iter(self._pictures)))
-        self._pictures[run.run_id] = time.monotonic(), found
-        return found
+        left_out = describe_uncertain([str(name_there(path, run)) for path in own.uncertain])
+        self._pictures[run.run_id] = time.monotonic(), found, left_out
+        return found, left_out
 
     async def read_usage(self, request: Request, _: Visitor) -> Response:
         return answer_json(
@@ -263,9 +268,11 @@ class _RunRoutes:
         run_id, form = request.path_params["run_id"], await read_form(request)
         run = await run_in_thread(self._server.store.observe_any, run_id)
         visitor.check_control(run)
-        by, store, environ = f"{await self._name(visitor)}, on the page", self._server.store, self._server.environ
-        said = form.get("verdict"), form.get("text", "")
-        note = await run_in_thread(lambda: keep_note(store, run, *said, by, environ))
+        by, trial = await self._name(visitor), str(form.get("trial") or "")
+        if visitor.is_person or not trial:  # a proposer with a token is nobody else here
+            by = f"{by}, on the page"
+        store, environ, said = self._server.store, self._server.environ, (form.get("verdict"), form.get("text", ""))
+        note = await run_in_thread(lambda: keep_note(store, run, *said, by, environ, trial))
         await self._board.touch(run_id)
         return answer_json(note)
 

@@ -282,7 +282,7 @@ def _environment(run: Run, code: GitState, snapshot: CodeSnapshot | None) -> Ite
         yield "- Python: unknown; its command does not show one."
     if gpus := gpu_lines(run.progress.get("gpus"), dict(zip(run.gpus, run.gpu_names, strict=True))):
         yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
-    elif devices := describe_devices(run):
+    elif devices := describe_devices(run.gpu_names):
         yield f"- Leased: {devices}"
 
 

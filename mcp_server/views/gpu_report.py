@@ -130,10 +130,10 @@ def describe_common(snapshot: Snapshot) -> str:
     return f"{len(snapshot.gpus)} {', '.join(_find_common(snapshot.gpus).values())}"
 
 
-def describe_devices(run: Run) -> str:
-    """Return the GPUs or cpu slots of a run: ``GPU 0-3``, ``cpu-1``, or empty where it has none."""
-    indices = sorted(name for name in run.gpu_names if isinstance(name, int))
-    others = [name for name in run.gpu_names if isinstance(name, str)]
+def describe_devices(names: Sequence[int | str]) -> str:
+    """Return the GPUs or cpu slots of a run in few words: ``GPU 0-3``, ``cpu-1``, or empty where it has none."""
+    indices = sorted(name for name in names if isinstance(name, int))
+    others = [name for name in names if isinstance(name, str)]
     return ", ".join([*([f"GPU {join_ranges(indices)}"] if indices else []), *others])
 
 

@@ -47,8 +47,9 @@ class Machines:
                 for run in live
                 if run.job_id or run.spec.backend not in ("tmux", "ssh")
             ]
-            facts = {"hosts": [here, *far], "jobs": jobs, "queue": here["queue"]}
-            self._answer, self._at_s = {**facts, "idle_hours_week": self._measure_idle(here)}, time.monotonic()
+            idle = {host["name"]: hours for host in (here, *far) if (hours := self._measure_idle(host))}
+            facts = {"hosts": [here, *far], "jobs": jobs, "queue": here["queue"], "idle_hours_week": idle}
+            self._answer, self._at_s = facts, time.monotonic()
         return self._answer
 
     def _describe_here(self) -> dict[str, Any]:
@@ -74,15 +75,16 @@ class Machines:
         holders = {uuid: LeaseHolder(run_id=text.partition(" ")[0]) for uuid, text in state.holders.items()}
         return {**facts, **_describe_gpus(state.snapshot, holders)}
 
-    def _measure_idle(self, here: Mapping[str, Any]) -> dict[str, dict[str, float]] | None:
-        """Return for how many of the last week's hours no run had each GPU of this machine, since the first run.
+    def _measure_idle(self, host: Mapping[str, Any]) -> dict[str, float]:
+        """Return for how many of the last week's hours no run had each GPU of a host, since its first run.
 
         A free GPU that a run had gets ``idle_s``: how long that is ago.
         """
-        indices = [str(gpu["index"]) for gpu in here["gpus"]]
-        runs = self.store.list_runs(RunQuery(mirror=""), _MOST_RUNS) if indices else []
+        indices = [str(gpu["index"]) for gpu in host["gpus"]]
+        mirror = "" if host["here"] else str(self.store.home.hosts / host["name"])
+        runs = self.store.list_runs(RunQuery(mirror=mirror), _MOST_RUNS) if indices else []
         if not runs:
-            return None
+            return {}
         now_s = time.time()
         begun_s = max(now_s - _WEEK_S, posix(runs[-1].spec.created_at))
         spans: dict[str, list[tuple[float, float]]] = {index: [] for index in indices}
@@ -90,11 +92,11 @@ class Machines:
             span = _measure_span(run, begun_s, now_s)
             for name in run.gpu_names if span is not None else ():
                 spans.get(str(name), []).append(span or (0.0, 0.0))
-        for gpu in here["gpus"]:
+        for gpu in host["gpus"]:
             ends = [posix(run.ended_at) for run in runs if run.ended_at and gpu["index"] in run.gpu_names]
             if ends and gpu.get("lease") is None:
                 gpu["idle_s"] = round(max(0.0, now_s - max(ends)))
-        return {HERE: {index: round((now_s - begun_s - _join_spans(own)) / 3600, 1) for index, own in spans.items()}}
+        return {index: round((now_s - begun_s - _join_spans(own)) / 3600, 1) for index, own in spans.items()}
 
 
 def read_usage_curves(store: RunStore, run: Run) -> dict[str, Any]:
@@ -154,7 +156,8 @@ def _describe_gpu(gpu: Gpu, holders: Mapping[str, LeaseHolder]) -> dict[str, Any
 def _name_request(request: Any) -> str:
     if request.ids:
         return f"GPU {', '.join(request.ids)}"
-    return f"{request.cpu} cpu slots" if request.cpu else f"{request.count} GPUs"
+    count, what = (request.cpu, "cpu slot") if request.cpu else (request.count, "GPU")
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _measure_span(run: Run, begun_s: float, now_s: float) -> tuple[float, float] | None:

@@ -1,21 +1,20 @@
 """Rows of runs on a terminal: which columns fit, and how ids and figures are shortened."""
 
 import itertools
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from mcp_server.cli.ls import COLUMNS, ListedRun, describe_row, lay_out, shorten_ids
-from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run
-from mcp_server.views.run_status import describe
+from mcp_server.cli.ls import COLUMNS, draw_cells, lay_out, shorten_ids
+from mcp_server.views.people_rows import ListedRun
 
 NOW_S = 1_795_000_000.0
 LONG = "b200-cfm-humanoid-walk-very-long-name-lr3e-4-seed1-zx45"
 
 
-def row(run_id: str, state: str = "running", **cells: str) -> ListedRun:
-    return ListedRun(run_id, state, state == "running", {"RUN": run_id, "STATE": state, **cells}, NOW_S - 720)
+def row(run_id: str, state: str = "running", **cells: str) -> dict[str, str]:
+    return {"RUN": run_id, "STATE": state, "WHEN": "for 12 min" if state == "running" else "12 min ago", **cells}
 
 
 FULL = {"STEP": "98304/1000000", "LEFT": "2.4 h", "METRIC": "val_loss 0.01234", "GPUS": "0-3", "OWNER": "maria"}
@@ -28,7 +27,7 @@ def test_all_columns_stand_in_80_cells_whatever_the_ids_and_figures_are() -> Non
         row("a" * 120, "timed_out", **worst),
         row("wide", **{**FULL, "METRIC": f"{'漢字' * 30} 1.5"}),
     ]
-    lines = [line.plain for line in lay_out(rows, 80, NOW_S)]
+    lines = [line.plain for line in lay_out(rows, 80)]
     assert lines[0].split() == list(COLUMNS)
     assert max(map(cell_len, lines)) <= 80
     assert lines[1:] == [
@@ -40,16 +39,16 @@ def test_all_columns_stand_in_80_cells_whatever_the_ids_and_figures_are() -> Non
 
 def test_a_wide_terminal_shows_more_and_a_pipe_all_of_it_whole() -> None:
     rows = [row(LONG, **FULL), row("cfm-7kqz", "failed", METRIC="oom_gpu", EXIT="oom_gpu", HOST="node7")]
-    piped = [line.plain for line in lay_out(rows, None, NOW_S)]
+    piped = [line.plain for line in lay_out(rows, None)]
     assert piped[0].split() == [*COLUMNS, "EXIT", "HOST", "OWNER", "ELAPSED", "LAST", "OUTPUT", "STARTED"]
     assert piped[1].startswith(f"{LONG}  running  98304/1000000  2.4 h  val_loss 0.01234")
-    assert "OWNER" in lay_out(rows, 150, NOW_S)[0].plain
-    assert "HOST" not in lay_out([rows[0]], None, NOW_S)[0].plain, "only where a run has one"
+    assert "OWNER" in lay_out(rows, 150)[0].plain
+    assert "HOST" not in lay_out([rows[0]], None)[0].plain, "only where a run has one"
 
 
 @pytest.mark.parametrize("width", [1, 8, 20, 39, 40, 60, 79])
 def test_a_narrow_terminal_keeps_the_id_and_the_state_longest(width: int) -> None:
-    header, line = (text.plain for text in lay_out([row("cfm-7kqz", **FULL)], width, NOW_S))
+    header, line = (text.plain for text in lay_out([row("cfm-7kqz", **FULL)], width))
     assert header.split()[:2] == ["RUN", "STATE"]
     assert line.startswith("cfm-7kqz") or width < 20
     assert cell_len(line) <= max(width, 18)
@@ -75,13 +74,16 @@ def test_no_two_ids_are_shortened_to_one_text(ids: list[str]) -> None:
 
 
 def test_a_row_says_how_a_run_goes_and_of_a_failed_one_why() -> None:
-    progress = {"step": 812, "total_steps": 5000, "eta_s": 8640.0, "metrics": {"fps": 3.0, "loss": 1.93456}}
-    spec = RunSpec(run_id="cfm-7kqz", owner="a\x1b[31m\u202eb", created_at="2026-11-21T15:30:45.123Z")
-    live = Run(spec, "running", progress=progress, gpus=("GPU-1", "GPU-2"), gpu_indices=(0, 1))
-    shown = describe_row(live, describe(live, now_s=NOW_S, listed=True), NOW_S)
-    assert shown.cells["OWNER"] == "a·[31m·b"
-    told = [shown.cells[name] for name in ("STEP", "LEFT", "METRIC", "GPUS")]
-    assert told == ["812/5000", "2.4 h", "loss 1.935", "0-1"]
-    failed = Run(spec, "failed", failure={"kind": "oom_gpu", "line": "x"}, ended_at="2026-11-21T16:30:45.123Z")
-    shown = describe_row(failed, describe(failed, now_s=NOW_S, listed=True), NOW_S)
-    assert (shown.cells["METRIC"], shown.cells["GPUS"], shown.is_live) == ("oom_gpu", "", False)
+    where: dict[str, Any] = {"created_at": "2026-11-21T15:30:45.123Z", "owner": "a\x1b[31m\u202eb", "gpus": [0, 1]}
+    how: dict[str, Any] = {"step": 812, "total": 5000, "eta_s": 8640.0, "metric": {"tag": "loss", "value": 1.93456}}
+    shown = draw_cells(ListedRun(id="cfm-7kqz", name="cfm", state="running", live=True, **where, **how), NOW_S)
+    assert shown["OWNER"] == "a·[31m·b"
+    assert [shown[name] for name in ("STEP", "LEFT", "METRIC", "GPUS")] == ["812/5000", "2.4 h", "loss 1.935", "0-1"]
+    failed = ListedRun(id="gen-2mxw", name="gen", state="failed", live=False, kind="oom_gpu", **where)
+    shown = draw_cells(failed, NOW_S)
+    assert (shown["METRIC"], shown["GPUS"]) == ("oom_gpu", "")
+    away = {"host": "node7", "since": "2026-11-21T15:30:45Z", "why": "no route"}
+    shown = draw_cells(
+        ListedRun(id="a", name="a", state="running", live=True, host="node7", unreachable=away, **where), NOW_S
+    )
+    assert (shown["STATE"], shown["LAST OUTPUT"]) == ("running?", "node7 is away")

@@ -2,34 +2,37 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from mcp_server.cli.ls import ListedRun
 from mcp_server.cli.top.frame import TopView, describe_screen, draw_frame, draw_trend, press
 from mcp_server.cli.top.terminal import split_keys
 from mcp_server.gpus.snapshot import Gpu, GpuProcess
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
+from mcp_server.views.people_rows import ListedRun, format_posix
 from mcp_server.views.run_status import describe
 
 NOW_S = 1_795_000_000.0
 
 
-def row(key: str, state: str = "running", since_s: float = 720, sweep: str = "", **cells: str) -> ListedRun:
-    live, is_sweep = state in ("running", "queued"), cells.pop("kind", "") == "sweep"
-    own = {"RUN": key, "STATE": state, "OWNER": "maria", **cells}
-    return ListedRun(key, state, live, own, NOW_S - since_s, sweep, is_sweep, cells.pop("cause", ""))
+def row(key: str, state: str = "running", since_s: float = 720, **facts: Any) -> ListedRun:
+    live, at = state in ("running", "queued"), format_posix(NOW_S - since_s)
+    facts = {"owner": "maria", "created_at": at, **({} if live else {"ended_at": at}), **facts}
+    return ListedRun(id=key, name=key, state=state, live=live, **facts)
 
 
-SWEEP = row("night-ab3d", STEP="3/6 cells", LEFT="2 h", METRIC="best 25", kind="sweep")
-CELLS = [row(f"night-lr0.{n}-2mx{n}", sweep="night-ab3d", STEP=f"{n}00/900", METRIC=f"loss 0.{n}") for n in (1, 2)]
-RUN = row("cfm-7kqz", STEP="812/5000", LEFT="2.4 h", METRIC="loss 1.93", GPUS="0-3")
-FAILED = row("gen-2mxw", "failed", 7200, METRIC="oom_gpu", cause="CUDA out of memory")._replace(
-    cause="CUDA out of memory"
-)
+def loss(value: float) -> dict[str, Any]:
+    return {"tag": "loss", "value": value}
+
+
+SWEEP = row("night-ab3d", cells={"total": 6, "running": 3, "finished": 3}, eta_s=7200, best={"value": 25.0})
+CELLS = [row(f"night-lr0.{n}-2mx{n}", sweep="night-ab3d", step=n * 100, total=900, metric=loss(n / 10)) for n in (1, 2)]
+RUN = row("cfm-7kqz", step=812, total=5000, eta_s=8640, metric=loss(1.93), gpus=[0, 1, 2, 3])
+FAILED = row("gen-2mxw", "failed", 7200, kind="oom_gpu", cause="out of GPU memory", line="CUDA out of memory")
 GPUS = [
     (
         Gpu(
@@ -71,12 +74,12 @@ def test_a_frame_at_120_by_40_with_an_open_sweep() -> None:
     view = replace(VIEW, opened=frozenset({"night-ab3d"}), selected="night-lr0.2-2mx2", gpus=())
     assert [line for line in draw(view, 120, 40) if line] == [
         "runward: 3 running, 1 failed",
-        "   RUN               STATE    STEP       LEFT   METRIC     GPUS  WHEN        TREND  OWNER",
+        "   RUN               STATE    STEP       LEFT   METRIC     GPUS  WHEN        TREND  OWNER  EXIT",
         " ▾ night-ab3d        running  3/6 cells  2 h    best 25          for 12 min         maria",
         " · night-lr0.1-2mx1  running  100/900           loss 0.1         for 12 min         maria",
         ">· night-lr0.2-2mx2  running  200/900           loss 0.2         for 12 min         maria",
         "   cfm-7kqz          running  812/5000   2.4 h  loss 1.93  0-3   for 12 min  █▆!▁   maria",
-        "   gen-2mxw          failed                     oom_gpu          2 h ago            maria",
+        "   gen-2mxw          failed                     oom_gpu          2 h ago            maria  oom_gpu",
         "night-lr0.2-2mx2",
         "↑ ↓ j move   Enter open   k stop   / filter   q quit",
     ]
@@ -91,7 +94,7 @@ def test_a_frame_at_40_by_20_keeps_id_state_and_step() -> None:
         " ▸ night-ab3d  running  3/6 cells",
         "   cfm-7kqz    running  812/5000",
         ">  gen-2mxw    failed",
-        "gen-2mxw: CUDA out of memory",
+        "gen-2mxw: out of GPU memory: CUDA out of",
         "↑ ↓ j move   Enter open   k stop   / fil",
     ]
 
@@ -101,10 +104,17 @@ def test_a_frame_at_40_by_20_keeps_id_state_and_step() -> None:
 @pytest.mark.parametrize("mode", ["table", "run", "filter", "stop"])
 def test_every_frame_has_the_size_of_its_terminal_whatever_stands_in_it(width: int, height: int, mode: str) -> None:
     odd = "漢字" * 300 + "e\u0301" * 50 + "🧪" * 9
-    rows = [row(f"{'x' * n}{n}", STEP=odd, METRIC=odd, OWNER=odd, sweep=odd)._replace(cause=odd) for n in range(90)]
+    facts: dict[str, Any] = {
+        "step": 10**90,
+        "metric": {"tag": odd, "value": 1.5},
+        "owner": odd,
+        "sweep": odd,
+        "cause": odd,
+    }
+    rows = [row(f"{'x' * n}{n}", **facts) for n in range(90)]
     many = [(replace(GPUS[0][0], index=n), odd) for n in range(64)]
     texts = {"message": odd, "question": f"{odd} {odd}", "typed": odd, "facts": [odd] * 9, "output": [odd] * 99}
-    draw(TopView(rows=rows, gpus=many, mode=mode, behind="run", selected=rows[40].key, **texts), width, height)  # type: ignore[arg-type]
+    draw(TopView(rows=rows, gpus=many, mode=mode, behind="run", selected=rows[40].id, **texts), width, height)  # type: ignore[arg-type]
 
 
 def test_a_table_without_runs_says_so() -> None:
@@ -115,7 +125,7 @@ def test_a_table_without_runs_says_so() -> None:
 def test_live_runs_come_first_and_then_the_newest_ends() -> None:
     ended = [row(f"{age}-ago", "failed", age) for age in (300, 100, 200)]
     view = TopView([*ended, RUN, row("in-line", "queued")])
-    assert [each.key for each in view.visible] == ["cfm-7kqz", "in-line", "100-ago", "200-ago", "300-ago"]
+    assert [each.id for each in view.visible] == ["cfm-7kqz", "in-line", "100-ago", "200-ago", "300-ago"]
 
 
 def test_the_selected_row_is_always_in_the_frame() -> None:
@@ -156,21 +166,21 @@ def typed(view: TopView, *keys: str) -> tuple[TopView, list[str]]:
 
 def test_a_sweep_is_one_row_that_enter_opens_and_closes() -> None:
     view, actions = typed(VIEW, "enter")
-    assert [each.key for each in view.visible][:3] == ["night-ab3d", "night-lr0.1-2mx1", "night-lr0.2-2mx2"]
+    assert [each.id for each in view.visible][:3] == ["night-ab3d", "night-lr0.1-2mx1", "night-lr0.2-2mx2"]
     view, _ = typed(view, "j", "down", "up")
     assert (view.selected, actions) == ("night-lr0.1-2mx1", ["open"])
     view, _ = typed(view, "home", "enter")
-    assert [each.key for each in view.visible] == ["night-ab3d", "cfm-7kqz", "gen-2mxw"]
+    assert [each.id for each in view.visible] == ["night-ab3d", "cfm-7kqz", "gen-2mxw"]
 
 
 def test_a_filter_takes_all_letters_and_finds_the_sweep_of_a_cell() -> None:
     view, actions = typed(VIEW, "/", *"lr0.2jqk", "rubout", "rubout", "rubout", "enter")
     assert (view.wanted, view.mode, actions) == ("lr0.2", "table", [])
-    assert [each.key for each in view.visible] == ["night-ab3d"]
+    assert [each.id for each in view.visible] == ["night-ab3d"]
     view, _ = typed(view, "enter")
-    assert [each.key for each in view.visible] == ["night-ab3d", "night-lr0.2-2mx2"]
+    assert [each.id for each in view.visible] == ["night-ab3d", "night-lr0.2-2mx2"]
     assert typed(view, "escape")[0].wanted == ""
-    assert [each.key for each in replace(VIEW, wanted="OOM out").visible] == ["gen-2mxw"]
+    assert [each.id for each in replace(VIEW, wanted="OOM out").visible] == ["gen-2mxw"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.support import warm_start
 from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox, until, until_async
 from tests.support.service import Service, serve, tokens
+from tests.support.sweeps import TRIALS, write_open_sweep
 
 pytestmark = pytest.mark.anyio
 OWN = {"x-runward": "page", "content-type": "application/json"}
@@ -368,6 +369,25 @@ async def test_notes_are_kept_with_who_wrote_them(sandbox: Sandbox) -> None:
         assert [event["text"].partition(" (")[0] for event in run["events"]][-1] == "inconclusive: one seed"
         (run,) = (await agent.call("list_runs"))["runs"]
         assert run["note"].endswith(", on a terminal)")
+
+
+async def test_a_trial_that_is_too_good_is_judged_by_a_person_and_not_by_its_proposer(sandbox: Sandbox) -> None:
+    token = tokens(sandbox).add("agent-b")
+    directory = write_open_sweep(sandbox.store.home.path, TRIALS, owner="agent-b")
+    note, said = f"/api/sweeps/{directory.sweep_id}/note", {"trial": "t3", "verdict": "keep", "text": "read its diff"}
+    with serve(sandbox) as service:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", timeout=30) as http:
+            assert (await http.post("/api/session", json={"token": token}, headers=OWN)).status_code == 200
+            refused = await http.post(note, json=said, headers=OWN)
+            assert (refused.status_code, "a person or another owner" in refused.text) == (400, True)
+        async with browse(service) as person:
+            for form in ({**said, "trial": "t9"}, {**said, "verdict": "best"}):
+                assert (await person.post(note, **form)).status_code == 400
+            assert not directory.notes.exists()
+            assert (await person.post(note, **said)).status_code == 200
+    (kept,) = map(json.loads, directory.notes.read_text().splitlines())
+    assert (kept["cell"], kept["note"]) == ("t3", "keep: read its diff")
+    assert kept["by"].endswith(", on the page")
 
 
 # --- who gets in

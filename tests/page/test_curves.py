@@ -40,7 +40,7 @@ def test_a_million_points_keep_the_one_spike_and_the_one_nan_within_200_kb() -> 
 
 
 def test_a_point_without_a_wall_time_has_none_and_the_others_keep_theirs() -> None:
-    series = replace(make_series(np.array([1.0, 2.0, 3.0])), walls=np.array([10.0, np.nan, 30.04]))
+    series = replace(make_series(np.array([1.0, 2.0, 3.0])), walls=np.array([10.0, np.nan, 30.004]))
     assert reduce_series(series, 100)["times"] == [10.0, None, 30.0]
     assert reduce_series(replace(series, walls=np.full(3, np.nan)), 100)["times"] is None
 

@@ -6,6 +6,7 @@ import json
 import random
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -201,8 +202,8 @@ def test_usage_is_that_of_the_attempt_or_of_the_last_minutes(tmp_path: Path) -> 
 
 
 def test_devices_are_named_by_what_they_are() -> None:
-    def run(gpus: tuple[str, ...], indices: tuple[int, ...]) -> Run:
-        return Run(RunSpec(), "running", gpus=gpus, gpu_indices=indices)
+    def run(gpus: tuple[str, ...], indices: tuple[int, ...]) -> Sequence[int | str]:
+        return Run(RunSpec(), "running", gpus=gpus, gpu_indices=indices).gpu_names
 
     assert describe_devices(run(("GPU-a", "GPU-b", "GPU-c"), (0, 1, 3))) == "GPU 0-1, 3"
     assert describe_devices(run(("cpu-1",), (1,))) == "cpu-1"

@@ -5,15 +5,17 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 from rich.text import Text
 
-from mcp_server.cli.ls import COLOURS, COLUMNS, TREND, ListedRun, lay_out
+from mcp_server.cli.ls import COLOURS, COLUMNS, TREND, draw_cells, lay_out
 from mcp_server.gpus.snapshot import Gpu
 from mcp_server.record.state import Run
 from mcp_server.text.formatting import printable
 from mcp_server.views.gpu_report import describe_devices, list_flags
+from mcp_server.views.people_rows import ListedRun
 from mcp_server.views.progress_text import describe_progress
 from mcp_server.views.run_status import RunStatus
 
@@ -54,34 +56,31 @@ class TopView:
     @property
     def visible(self) -> list[ListedRun]:
         """The rows of the table: live ones, then the newest ends; the cells of an open sweep are below it."""
-        sweeps = {row.key for row in self.rows if row.is_sweep}
+        sweeps = {row.id for row in self.rows if row.cells}
         words = self.wanted.lower().split()
-        found = {row.key for row in self.rows if all(word in _searched(row) for word in words)}
+        found = {row.id for row in self.rows if all(word in _searched(row) for word in words)}
         cells: dict[str, list[ListedRun]] = {}
         for row in self.rows:
             if row.sweep in sweeps:
                 cells.setdefault(row.sweep, []).append(row)
         shown = []
-        for row in sorted(self.rows, key=_by_time):
-            inner = [cell for cell in cells.get(row.key, ()) if cell.key in found or row.key in found]
-            if row.sweep in sweeps or not (row.key in found or inner):
+        for row in sorted(self.rows, key=attrgetter("place")):
+            inner = [cell for cell in cells.get(row.id, ()) if cell.id in found or row.id in found]
+            if row.sweep in sweeps or not (row.id in found or inner):
                 continue
-            shown += [row, *(sorted(inner, key=_by_time) if row.key in self.opened else ())]
+            shown += [row, *(sorted(inner, key=attrgetter("place")) if row.id in self.opened else ())]
         return shown
 
     @property
     def selected_row(self) -> ListedRun | None:
         """The row that keys act on: the first where the selected one is gone."""
         visible = self.visible
-        return next((row for row in visible if row.key == self.selected), visible[0] if visible else None)
-
-
-def _by_time(row: ListedRun) -> tuple[bool, float]:
-    return (False, 0.0) if row.is_live else (True, -(row.since_s or 0.0))
+        return next((row for row in visible if row.id == self.selected), visible[0] if visible else None)
 
 
 def _searched(row: ListedRun) -> str:
-    return " ".join((row.sweep, row.cause, *row.cells.values())).lower()
+    texts = (row.id, row.name, row.state, row.cause, row.line, row.kind, row.owner, row.host, row.sweep, row.verdict)
+    return " ".join((*filter(None, texts), *(row.tags or ()))).lower()
 
 
 def press(view: TopView, key: str, page: int = 10) -> tuple[TopView, str]:
@@ -99,13 +98,13 @@ def press(view: TopView, key: str, page: int = 10) -> tuple[TopView, str]:
     if row is None:
         return view, ""
     if key == "k":
-        return replace(view, selected=row.key), "ask"
+        return replace(view, selected=row.id), "ask"
     if view.mode == "run":
         return (replace(view, mode="table"), "") if key == "enter" else (view, "")
-    if key == "enter" and row.is_sweep:
-        return replace(view, selected=row.key, opened=view.opened ^ {row.key}), "open"
+    if key == "enter" and row.cells:
+        return replace(view, selected=row.id, opened=view.opened ^ {row.id}), "open"
     if key == "enter":
-        return replace(view, selected=row.key, mode="run", facts=(), output=()), "open"
+        return replace(view, selected=row.id, mode="run", facts=(), output=()), "open"
     steps = {
         "up": -1,
         "down": 1,
@@ -115,8 +114,8 @@ def press(view: TopView, key: str, page: int = 10) -> tuple[TopView, str]:
         "home": -len(view.rows),
         "end": len(view.rows),
     }
-    keys = [each.key for each in view.visible]
-    place = keys.index(row.key) + steps.get(key, 0)
+    keys = [each.id for each in view.visible]
+    place = keys.index(row.id) + steps.get(key, 0)
     return replace(view, selected=keys[min(max(place, 0), len(keys) - 1)]), ""
 
 
@@ -155,8 +154,9 @@ def draw_frame(view: TopView, width: int, height: int, now_s: float) -> list[Tex
     elif view.message:
         foot[0:0] = [Text(line, style="yellow") for line in textwrap.wrap(view.message, width)[:3]]
     elif row is not None and view.mode == "table":
-        about = f"{row.key}: {row.cause}" if row.cause else row.key
-        foot.insert(0, Text(about, style=COLOURS.get(row.state, "")))
+        failed = ", ".join(f"{count} {kind}" for kind, count in (row.causes or {}).items())
+        about = ": ".join(filter(None, (row.id, row.cause, failed and f"failed: {failed}", row.line)))
+        foot.insert(0, Text(printable(about), style=COLOURS.get(row.state, "")))
     foot = foot[-max(height - 3, 1) :]
     room = height - len(foot)
     is_screen = "run" in (view.mode, view.behind if view.mode == "stop" else "")
@@ -181,7 +181,7 @@ def draw_frame(view: TopView, width: int, height: int, now_s: float) -> list[Tex
 
 
 def _draw_head(view: TopView, width: int, height: int, room: int) -> list[Text]:
-    counts = Counter(row.cells["STATE"] for row in view.rows if not row.is_sweep)
+    counts = Counter(f"{row.state}?" if row.unreachable else row.state for row in view.rows if not row.cells)
     told = ", ".join(f"{count} {state}" for state, count in counts.items()) or "no runs"
     lines = [Text(f"runward: {told}" + (f"   /{view.wanted}" if view.wanted else ""), style="bold")]
     aside = max(width // _GPU_CELLS, 1)
@@ -210,28 +210,26 @@ def _draw_rows(
     view: TopView, visible: Sequence[ListedRun], row: ListedRun, width: int, room: int, now_s: float
 ) -> list[Text]:
     """Return the header, and as many rows around the selected one as there is room for."""
-    place = next(number for number, each in enumerate(visible) if each.key == row.key)
+    place = next(number for number, each in enumerate(visible) if each.id == row.id)
     first = min(max(place - (room - 1) // 2, 0), max(len(visible) - (room - 1), 0))
-    shown = [
-        each._replace(cells={**each.cells, TREND: draw_trend(view.trends.get(each.key, ()))})
-        for each in visible[first : first + room - 1]
-    ]
-    columns = [name for name in _COLUMNS if name in _ALWAYS or any(each.cells.get(name) for each in shown)]
-    lines = lay_out(shown, max(width - 3, 1), now_s, columns)
+    shown = visible[first : first + room - 1]
+    cells = [{**draw_cells(each, now_s), TREND: draw_trend(view.trends.get(each.id, ()))} for each in shown]
+    columns = [name for name in _COLUMNS if name in _ALWAYS or any(each[name] for each in cells)]
+    lines = lay_out(cells, max(width - 3, 1), columns)
     marks = ["   "]
     for each in shown:
-        mark = ("▾" if each.key in view.opened else "▸") if each.is_sweep else "·" if each.sweep else " "
-        marks.append(f"{'>' if each.key == row.key else ' '}{mark} ")
+        mark = ("▾" if each.id in view.opened else "▸") if each.cells else "·" if each.sweep else " "
+        marks.append(f"{'>' if each.id == row.id else ' '}{mark} ")
     drawn = [Text(mark).append_text(line) for mark, line in zip(marks, lines, strict=True)]
     for line, each in zip(drawn[1:], shown, strict=True):
-        if each.key == row.key:
+        if each.id == row.id:
             line.stylize("reverse")
     return drawn
 
 
 def describe_screen(run: Run, status: RunStatus, now_s: float) -> list[str]:
     """Return what is to say of a run above its output: how far it is, where, why it failed, its newest events. Pure."""
-    where = [f"owner {run.spec.owner}", f"host {status.host}" if status.host else "", describe_devices(run)]
+    where = [f"owner {run.spec.owner}", f"host {status.host}" if status.host else "", describe_devices(run.gpu_names)]
     where += [f"attempt {status.attempt}" if (status.attempt or 1) > 1 else "", status.earlier or ""]
     failure = status.failure
     why = [

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from mcp_server.backends.base import backend_of
 from mcp_server.cli import kill
-from mcp_server.cli.ls import ListedRun, describe_row, follow, list_directories
+from mcp_server.cli.ls import follow, list_directories
 from mcp_server.cli.top.frame import TopView, describe_screen, draw_frame, press
 from mcp_server.cli.top.terminal import KEY_NAMES, Terminal, open_terminal, split_keys
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
@@ -29,20 +29,20 @@ from mcp_server.errors import RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import GpuSampler
 from mcp_server.hosts.environment import list_known_secrets
-from mcp_server.record.state import Run, posix
+from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_end
-from mcp_server.text.formatting import printable, rough_duration
+from mcp_server.text.formatting import printable
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.views.log_excerpt import read_tail
+from mcp_server.views.people_rows import ListedRun, list_run, list_sweep
 from mcp_server.views.progress_text import first_metrics
 from mcp_server.views.run_status import status_of
-from mcp_server.views.sweep_status import count_kinds, summarise_sweep
 
 _MOST_RUNS, _MOST_LIVE, _MOST_SWEEPS = 100, 300, 20
 _GPU_EVERY_S = 5.0
@@ -226,21 +226,18 @@ class _Top:
         known, row = self._final.get(watched.run_id, (None, None))
         if row is not None and known is watched:
             return row
-        now_s = time.time()
         if isinstance(watched, Sweep):
             live = {cell.cell.name: runs[cell.run_id or ""] for cell in watched.cells if cell.run_id in runs}
-            row, is_final = list_sweep(watched, live, now_s), watched.ended
+            row, is_final = list_sweep(watched, live), watched.ended
         else:
-            status = status_of(self.store, watched, since=watched.last_seq, listed=True)
-            row = describe_row(watched, status, now_s, self.store.output_at_s(watched))
-            is_final = self.store.is_final(watched)
+            row, is_final = list_run(self.store, watched, reads_output=False), self.store.is_final(watched)
         if is_final:
             self._final[watched.run_id] = watched, row
         return row
 
     async def _trace(self) -> None:
         """Add to the sparklines of the rows that a person sees, the first time what their logs say."""
-        visible = [row.key for row in self.view.visible]
+        visible = [row.id for row in self.view.visible]
         place = visible.index(self.view.selected) if self.view.selected in visible else 0
         for key in visible[max(place - self._page, 0) : place + self._page]:
             run = self._runs.get(key)
@@ -283,26 +280,6 @@ class _Top:
                     held = await run_in_thread(leases.holders)
                     texts = {uuid: holder.text for uuid, holder in held.items()}
                     self._change(gpus=[(gpu, texts.get(gpu.uuid, "")) for gpu in snapshot.gpus])
-
-
-def list_sweep(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> ListedRun:
-    """Return the row of a sweep, whose live runs are ``live`` by cell. Pure."""
-    status = summarise_sweep(sweep, live, now_s=now_s)
-    elapsed_s, best = sweep.elapsed_s(now_s), status.best
-    ended_at = sweep.events[-1].get("at") if sweep.ended and sweep.events else None
-    value = "" if best is None else f"best {best.value if best.mean is None else best.mean:.4g}"
-    failed = f"{len(sweep.failed)} failed: {count_kinds(sweep.failed)}" if sweep.failed else ""
-    cells = {
-        "RUN": sweep.sweep_id,
-        "STATE": sweep.state,
-        "STEP": f"{sum(cell.done for cell in sweep.cells)}/{len(sweep.cells)} cells",
-        "LEFT": "" if status.eta_s is None else rough_duration(status.eta_s),
-        "METRIC": value,
-        "OWNER": printable(sweep.spec.owner),
-    }
-    since_s = posix(ended_at) if ended_at else None if elapsed_s is None else now_s - elapsed_s
-    cause = printable("; ".join(filter(None, (status.reason, failed))))
-    return ListedRun(sweep.sweep_id, sweep.state, not sweep.ended, cells, since_s, is_sweep=True, cause=cause)
 
 
 def run(arguments: argparse.Namespace) -> int:

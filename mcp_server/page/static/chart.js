@@ -1,5 +1,5 @@
 // Curves: one panel a metric, drawn by uPlot once a person opens them.
-import { html, use, useEffect, useRef, useState, signal, number, duration, words, empty, typed } from './base.js'
+import { html, use, useEffect, useRef, useState, signal, number, duration, clock, words, empty, typed } from './base.js'
 import { address, set, ask } from './state.js'
 
 let library = globalThis.uPlot && Promise.resolve()
@@ -31,10 +31,10 @@ function smooth(values, weight) {
 	})
 }
 
-/** A series with its places on the axis. Over wall time those are its points with a time, in the order of that. */
+/** A series with its places on the axis. Over time those are its points with a time, in the order of that. */
 function arrange(one, x) {
-	if (x !== 'time') return { ...one, xs: one.steps }
-	const times = one.times || [], order = [...times.keys()].filter((i) => times[i] != null).sort((i, k) => times[i] - times[k]), begun = times[order[0]]
+	if (x === 'step') return { ...one, xs: one.steps }
+	const times = one.times || [], order = [...times.keys()].filter((i) => times[i] != null).sort((i, k) => times[i] - times[k]), begun = x === 'wall' ? 0 : times[order[0]]
 	return { ...one, begun, xs: order.map((i) => times[i] - begun), values: order.map((i) => one.values[i]) }
 }
 
@@ -73,10 +73,9 @@ const drawMarks = (nans, lines) => ({ ctx, bbox, valToPos }) => {
 	}
 	ctx.save()
 	ctx.font = 11 * ratio + 'px system-ui'
-	ctx.textAlign = 'left'
 	each(nans, (left) => { ctx.moveTo(left - 4 * ratio, bbox.top); ctx.lineTo(left + 4 * ratio, bbox.top); ctx.lineTo(left, bbox.top + 8 * ratio); ctx.fill() })
 	ctx.setLineDash([4 * ratio, 4 * ratio])
-	each(lines, (left, label) => { ctx.moveTo(left, bbox.top); ctx.lineTo(left, bbox.top + bbox.height); ctx.stroke(); ctx.fillText(label, left + 4 * ratio, bbox.top + 12 * ratio) })
+	each(lines, (left, label) => { ctx.moveTo(left, bbox.top); ctx.lineTo(left, bbox.top + bbox.height); ctx.stroke(); const isLate = left > bbox.left + bbox.width * 0.8; ctx.textAlign = isLate ? 'right' : 'left'; ctx.fillText(label, left + (isLate ? -4 : 4) * ratio, bbox.top + 12 * ratio) })
 	ctx.restore()
 }
 
@@ -107,7 +106,7 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 			add(found.xs, found.mean, color, `${label} (n ${list.length})`, 2)
 		}
 		if (!tables.length) return
-		const isTime = x === 'time', shown = (value) => (isTime ? duration(value) : value >= 1e5 ? value / 1000 + 'k' : value), stroke = css('var(--muted)'), warn = css('var(--warn)'), grid = { stroke: css('var(--line)'), width: 1 }, several = curves.length + bands.length > 1
+		const isTime = x !== 'step', isWall = x === 'wall', shown = (value) => (isTime ? (value % 1 ? +value.toFixed(2) + ' s' : duration(value)) : value >= 1e5 ? value / 1000 + 'k' : value), stroke = css('var(--muted)'), warn = css('var(--warn)'), grid = { stroke: css('var(--line)'), width: 1 }, several = curves.length + bands.length > 1
 		const lines = curves.flatMap(({ marks, series }) => marks.map(({ step, time, label }) => ({ label, tone: warn, x: isTime ? time && time - series.begun : step }))).filter((mark) => mark.x != null)
 		const nans = curves.flatMap(({ series, hue }) => {
 			const tone = css(several ? hue : 'var(--bad)')
@@ -116,9 +115,9 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 		const [min, max] = zoom.current || []
 		plot.current = new uPlot({
 			width: place.current.clientWidth, height: HEIGHT, series, bands: fills, legend: { show: false },
-			scales: { x: { time: false, ...(zoom.current && { min, max }) }, y: { distr: isLog ? 3 : 1 } },
+			scales: { x: { time: isWall, ...(zoom.current && { min, max }) }, y: { distr: isLog ? 3 : 1 } },
 			axes: [
-				{ stroke, grid, ticks: grid, values: (_, list) => list.map(shown) },
+				{ stroke, grid, ticks: grid, ...(!isWall && { values: (_, list) => list.map(shown) }) },
 				{ stroke, grid, ticks: grid, size: 64, values: (_, list) => list.map(number) },
 			],
 			cursor: { drag: { x: true, y: false } },
@@ -130,7 +129,7 @@ function Panel({ tag, curves, bands, x, isLog, weight, onZoom }) {
 					if (x === 'step') onZoom(zoom.current)
 				}],
 				setCursor: [({ cursor, data }) => {
-					const i = cursor.idx, at = i == null ? '' : isTime ? duration(data[0][i]) : 'step ' + number(data[0][i])
+					const i = cursor.idx, at = i == null ? '' : isWall ? clock(data[0][i] * 1000) : isTime ? duration(data[0][i]) : 'step ' + number(data[0][i])
 					const values = i == null ? [] : series.map(({ label }, k) => [label, label && nearest(data[k], i)]).filter(([label, value]) => label && value !== undefined)
 					read.current.textContent = [at, ...values.slice(0, 8).map(([label, value]) => (several ? label + ' ' : '') + number(value ?? 'nan'))].join('  ')
 				}],
@@ -160,7 +159,7 @@ function TagPanel({ tag, runs, groups, found, x, ...rest }) {
 	}
 	const { curves, bands } = drawn.current
 	return curves.length || bands.some(({ list }) => list.length) ? html`<${Panel} tag=${tag} curves=${curves} bands=${bands} x=${x} ...${rest} />`
-		: html`<figure class="panel"><figcaption>${tag}</figcaption>${empty(Object.keys(found).length ? (x === 'time' ? 'No wall times' : 'No values') : 'Reading …')}</figure>`
+		: html`<figure class="panel"><figcaption>${tag}</figcaption>${empty(Object.keys(found).length ? (x === 'step' ? 'No values' : 'No wall times') : 'Reading …')}</figure>`
 }
 
 const secondsOf = (at) => (typeof at === 'string' ? Date.parse(at) / 1000 : at)
@@ -199,7 +198,7 @@ export function Curves({ runs, groups }) {
 			<ul>${listed.slice(0, 300).map((tag) => html`<li key=${tag}><label><input type="checkbox" checked=${shown.includes(tag)} onChange=${() => set({ tags: shown.includes(tag) ? shown.filter((one) => one !== tag) : [...shown, tag] })} /> ${tag}</label></li>`)}</ul>
 			${listed.length > 300 && html`<small>${listed.length - 300} more: filter them</small>`}</aside>
 		<div><div class="controls">
-			<label>Over <select value=${x} onChange=${typed((x) => set({ x }))}><option value="step">step</option><option value="time">wall time</option></select></label>
+			<label>Over <select value=${x} onChange=${typed((x) => set({ x }))}><option value="step">step</option><option value="time">time since its start</option><option value="wall">wall time</option></select></label>
 			<label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value=${weight} onInput=${typed((smooth) => set({ smooth }))} /> ${(+weight).toFixed(2)}</label>
 			<label><input type="checkbox" checked=${!!log} onChange=${() => set({ log: log ? null : 1 })} /> log scale</label>
 			${range && html`<button onClick=${() => setRange()}>Whole run</button>`}</div>

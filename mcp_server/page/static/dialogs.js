@@ -34,8 +34,8 @@ function Stop({ row }) {
 
 function Note({ row }) {
 	const [text, setText] = useState(''), [verdict, setVerdict] = useState()
-	const send = () => call(pathOf(row) + 'note', { method: 'POST', body: { text, verdict } }).then(() => { noted.value++; return 'Noted' })
-	return html`<${Modal} title=${'Note on ' + row.name} send=${send} button=${['Save', 'main']} isReady=${!!(text.trim() || verdict)}>
+	const send = () => call(pathOf(row) + 'note', { method: 'POST', body: { text, verdict, trial: row.trial } }).then(() => { noted.value++; return 'Noted' })
+	return html`<${Modal} title=${'Note on ' + (row.trial || row.name)} send=${send} button=${['Save', 'main']} isReady=${!!(text.trim() || verdict)}>
 		<div class="chips" role="group" aria-label="Verdict">${['keep', 'discard', 'inconclusive'].map((one) => html`<button type="button" aria-pressed=${verdict === one} onClick=${() => setVerdict(verdict === one ? undefined : one)}>${one}</button>`)}</div>
 		<label>Why<textarea autofocus rows="4" maxlength="2000" onInput=${typed(setText)}></textarea></label><//>`
 }

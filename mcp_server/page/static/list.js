@@ -10,7 +10,7 @@ const STATES = {
 
 export function State({ row }) {
 	const [sign, ...tone] = STATES[row.state] || '·calm'
-	return html`<span class=${'state ' + tone.join('')}><i aria-hidden="true">${sign}</i> ${words(row.state)}</span>`
+	return html`<span class=${'state ' + tone.join('')}><i aria-hidden="true">${sign}</i> ${words(row.state)}${row.unreachable && '?'}</span>`
 }
 
 const TEXTS = ['id', 'name', 'state', 'cause', 'kind', 'line', 'owner', 'host', 'sweep', 'cell', 'project', 'backend', 'verdict', 'tag']
@@ -105,7 +105,7 @@ async function askSparks() {
 	sparkTimer = seen.size ? setTimeout(askSparks, due.length === 60 ? 100 : 3000) : null
 }
 
-function Spark({ values, tag }) {
+export function Spark({ values, tag }) {
 	const known = values.filter(Number.isFinite), low = Math.min(...known), height = Math.max(...known) - low || 1
 	if (known.length < 2) return null
 	const path = values.map((value, i) => Number.isFinite(value)
@@ -132,7 +132,7 @@ class RunRow extends Steady {
 			cell('c-left', left(row)),
 			cell('c-metric', metric && html`<small>${metric.tag.split('/').pop()}</small><b>${number(metric.value)}</b>${spark && html`<${Spark} ...${spark} />`}`, metric && metric.tag),
 			cell('c-gpus', (row.gpus || []).join(' ')),
-			cell('c-host', html`${row.host}${row.host && row.heard_s != null && html`<small> ${duration(row.heard_s)}</small>`}`, row.host && (row.unreachable || `heard ${duration(row.heard_s)} ago`)),
+			cell('c-host', html`${row.host}${row.host && row.heard_s != null && html`<small> ${duration(row.heard_s)}</small>`}`, row.host && ((row.unreachable || {}).why || `heard ${duration(row.heard_s)} ago`)),
 			cell('c-owner', row.owner),
 			cell('c-when', when(row)),
 		])

@@ -1,5 +1,5 @@
 // GPUs with their holders, the queue, jobs of Slurm and Ray.
-import { html, useEffect, useState, duration, number, words, Table, empty } from './base.js'
+import { html, useEffect, useState, duration, number, named, words, Table, empty } from './base.js'
 import { ask, RunLink } from './state.js'
 
 const Bar = ({ share, label }) => html`<span class="bar"><i style=${{ '--share': share }}></i><span>${label}</span></span>`
@@ -28,9 +28,9 @@ export function Machines() {
 	}, [])
 	if (!found) return empty(failure || 'Asking the GPUs …')
 	const { hosts, jobs = [], idle_hours_week: idle } = found
-	return html`<section class="machines" aria-label="Machines">${hosts.map(({ name, heard_s, error, gpus = [], queue = [] }) => html`<section key=${name}><h2>${name} <small>${heard_s != null && `heard ${duration(heard_s)} ago`}</small></h2>
+	return html`<section class="machines" aria-label="Machines">${hosts.map(({ name, heard_s, error, gpus = [], queue = [] }) => html`<section key=${name}><h2>${name} <small>${[heard_s != null && `heard ${duration(heard_s)} ago`, idle[name] && number(+named(idle[name]).reduce((sum, [, h]) => sum + h, 0).toFixed(1)) + ' GPU hours without a run in the last week'].filter(Boolean).join(' · ')}</small></h2>
 			${error ? html`<p class="quiet">${error}</p>` : !gpus.length && html`<p class="quiet">No GPUs.</p>`}
-			<div class="gpus">${gpus.map((gpu) => html`<${Gpu} key=${gpu.index} gpu=${gpu} idle=${((idle || {})[name] || {})[gpu.index]} />`)}</div>
+			<div class="gpus">${gpus.map((gpu) => html`<${Gpu} key=${gpu.index} gpu=${gpu} idle=${(idle[name] || {})[gpu.index]} />`)}</div>
 			${queue.length > 0 && html`<h2>Waiting</h2><ol>${queue.map(({ run_id, needs, why }) => html`<li><${RunLink} id=${run_id} /> ${needs} <small>${why}</small></li>`)}</ol>`}</section>`)}
 		${jobs.length > 0 && html`<h2>Jobs of Slurm and Ray</h2><${Table} head=${['run', 'job', 'state', 'why it waits']} rows=${jobs.map((job) => [html`<${RunLink} id=${job.run_id} />`, `${job.backend} ${job.job_id || ''}`, words(job.state), job.pending_reason])} />`}</section>`
 }

@@ -1,7 +1,7 @@
 // One run: why it ended or how it stands, curves, log, files, code, configuration.
 import { html, use, useMemo, useState, duration, since, ago, clock, number, large, words, named, copy, Clock, Table, empty } from './base.js'
 import { address, only, Go, Back, runs, useAnswer, isExport, isApp } from './state.js'
-import { State, left } from './list.js'
+import { State, Spark, left } from './list.js'
 import { Curves } from './chart.js'
 import { Log } from './log.js'
 import { Markdown, Diff, Notes, Out } from './text.js'
@@ -48,7 +48,7 @@ function Overview({ row, run, results: { evaluations = [], results_md } }) {
 	const { failure, notes = [], events = [], tracker, commit } = run, scores = [...new Set(evaluations.flatMap(({ values }) => Object.keys(values)))]
 	const ticking = (of) => html`<${Clock} of=${of} />`
 	return html`
-		${row.unreachable && html`<div class="why warn"><h2>The host does not answer</h2>${row.unreachable}. The state is the last that was known.</div>`}
+		${row.unreachable && html`<div class="why warn"><h2>The host does not answer</h2>${row.unreachable.host}: ${row.unreachable.why}. The state is the last that was known.</div>`}
 		${failure ? html`<div class="why bad"><h2>Why it failed: ${row.cause || words(failure.kind)}</h2>
 			${failure.line && html`<${Go} class="proofline" to=${{ tab: 'log', line: failure.line_number }}><code>${failure.line}</code> <small>line ${failure.line_number} of the log</small><//>`}
 			${failure.context && failure.context.length > 0 && html`<pre>${failure.context.join('\n')}</pre>`}
@@ -69,6 +69,7 @@ function Overview({ row, run, results: { evaluations = [], results_md } }) {
 			['Page', tracker && html`<${Out} to=${tracker.url || tracker.directory || ''} />`],
 		]} />
 		<${Notes} notes=${notes} />
+		${row.gpus && html`<${Gpus} id=${row.id} seq=${row.seq} />`}
 		${results_md && html`<details open><summary>results.md</summary><${Markdown} text=${results_md} /></details>`}
 		${scores.length > 0 && html`<h2>Evaluations</h2><${Table} head=${['', ...scores]} rows=${evaluations.map(({ name, values }) => [name, ...scores.map((score) => number(values[score]))])} />`}
 		<h2>What happened</h2>
@@ -82,6 +83,7 @@ function Files({ row, results: { checkpoints = [] } }) {
 	const picture = (one, rest) => one.kind === 'mp4' ? html`<video src=${one.url} muted loop playsinline preload="metadata" ...${rest} />` : html`<img src=${one.url} alt=${one.name} loading="lazy" />`
 	return html`${shown && html`<div class="large" role="dialog" aria-label=${shown.name} onClick=${() => show()}>${picture(shown, { controls: true, autoplay: true })}<p>${shown.name}</p></div>`}
 		${!all.length && empty('No pictures: no PNG, JPEG, GIF, WebP, MP4 in its own directories, no TensorBoard images.')}
+		${found.note && html`<p class="quiet">${found.note}</p>`}
 		<div class="pictures">${all.map((one) => html`<figure key=${one.url}><button onClick=${() => show(one)} aria-label=${'Enlarge ' + one.name}>${picture(one)}</button>
 			<figcaption>${one.name} <small>${one.step != null && `step ${number(one.step)} `}${clock(one.at)}</small></figcaption></figure>`)}</div>
 		${checkpoints.length > 0 && html`<h2>Checkpoints</h2><${Table} head=${['file', 'step', 'written', 'size']} rows=${checkpoints.map(({ path, step, at, size }) => [html`<button class="id" title="Copy" onClick=${() => copy(path)}>${path}</button>`, number(step), clock(at), size && large(size) + 'B'])} />`}`
@@ -93,11 +95,16 @@ function Code({ row, run }) {
 }
 
 function Config({ row, run }) {
-	const { command, cwd, params, params_changed: changed = [], env, packages } = run, { found } = useAnswer(`/runs/${row.id}/gpus`), mean = (list) => list.reduce((a, b) => a + b, 0) / list.length
+	const { command, cwd, params, params_changed: changed = [], env, packages } = run
 	return html`<h2>Command</h2><pre>${command}</pre><p class="quiet">in ${cwd}</p>
 		${changed.length > 0 && html`<p>Changed by retries: ${changed.join('; ')}</p>`}
 		<${Facts} rows=${named(params).map(([name, value]) => [name, typeof value === 'object' ? JSON.stringify(value) : String(value)])} />
 		${named(env).length > 0 && html`<h2>Environment</h2><${Facts} rows=${named(env)} />`}
-		${packages > 0 && html`<p class="quiet">${packages} packages are recorded.</p>`}
-		${found && found.gpus && html`<h2>Use of GPUs</h2><${Table} head=${['GPU', 'busy (mean)', 'memory (most)']} rows=${named(found.gpus).map(([name, { utilization = [], memory_mib: memory = [] }]) => [name, utilization.length && Math.round(mean(utilization)) + ' %', memory.length && number(Math.max(...memory)) + ' MiB'])} />`}`
+		${packages > 0 && html`<p class="quiet">${packages} packages are recorded.</p>`}`
+}
+
+const mean = (list) => list.reduce((a, b) => a + b, 0) / list.length
+function Gpus({ id, seq }) {
+	const { found } = useAnswer(`/runs/${id}/gpus`, seq)
+	return found && found.gpus && html`<h2>Use of GPUs</h2><${Table} head=${['GPU', 'busy (mean)', 'memory (most)', '']} rows=${named(found.gpus).map(([name, { utilization = [], memory_mib: memory = [] }]) => [name, utilization.length && Math.round(mean(utilization)) + ' %', memory.length && number(Math.max(...memory)) + ' MiB', html`<${Spark} values=${utilization} tag="busy" />`])} />`
 }

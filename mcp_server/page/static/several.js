@@ -62,7 +62,7 @@ export function SweepView({ id }) {
 		${groups[best] && html`<p class="why">Best: <b>${named(groups[best].settings).map((pair) => pair.join('=')).join(' ') || groups[best].cell}</b>, ${metric} ${figure(groups[best])}${groups[best].n > 1 && ', mean of ' + groups[best].n}</p>`}
 		<${Notes} notes=${notes} />
 		${named(failed).length > 0 && html`<h2>Failed, by cause</h2><ul>${named(failed).map(([kind, ids]) => html`<li><b>${ids.length} × ${words(kind)}</b>${ids.slice(0, 8).map((id) => html` <${Go} to=${only({ run: id })}>${(rows.get(id) || {}).cell || id}<//>`)}</li>`)}</ul>`}
-		${found && found.trials && html`<${Trials} id=${id} found=${found} />`}
+		${found && found.trials && html`<${Trials} found=${found} />`}
 		${table && !found.trials && html`<h2>Settings and results</h2><${Table} best=${best} head=${[...names.map(head), head(metric), 'n', 'state', '']} rows=${groups.map((one) => [
 			...names.map((name) => String((one.settings || {})[name] ?? '–')), figure(one), one.n, one.causes || one.state,
 			one.run_ids.length === 1 ? html`<${Go} to=${only({ run: one.run_ids[0] })}>run<//>` : curves(one.run_ids, one.run_ids.length + ' runs')])} />`}</section>`

@@ -1,6 +1,7 @@
 // The trials of an open sweep: the curve of the best, the tree of those that were kept, each with its diff and verdict.
 import { html, use, useState, number, words, Table } from './base.js'
-import { only, Go, runs, useAnswer } from './state.js'
+import { only, Go, runs, useAnswer, isExport } from './state.js'
+import { ask as askFor } from './dialogs.js'
 import { Diff } from './text.js'
 
 const TONES = { kept: 'good', suspect: 'warn', undecided: 'warn', behind: 'warn', queued: 'calm', running: 'calm', discarded: 'calm', repeat: 'calm', no_change: 'calm' }
@@ -29,18 +30,18 @@ function Tree({ trials, base, choose }) {
 	return items.length > 0 && html`<ul class="tree">${items}</ul>`
 }
 
-function Trial({ trial, sweep, close }) {
-	const known = use(runs), answer = useAnswer(trial.files.length && `/sweeps/${sweep}/trials/${trial.trial}`, trial.trial)
-	return html`<section aria-label=${'Trial ' + trial.trial}><h2>${trial.trial} <${Verdict} trial=${trial} /> <button class="plain" aria-label="Close" onClick=${close}>×</button></h2>
+function Trial({ trial, row, close }) {
+	const known = use(runs), answer = useAnswer(trial.files.length && `/sweeps/${row.id}/trials/${trial.trial}`, trial.trial)
+	return html`<section aria-label=${'Trial ' + trial.trial}><h2>${trial.trial} <${Verdict} trial=${trial} /> ${!isExport && html`<button onClick=${() => askFor('note', { ...row, trial: trial.trial })}>Keep or discard …</button>`} <button class="plain" aria-label="Close" onClick=${close}>×</button></h2>
 		<p>${trial.text}${trial.base && html` <small>on ${trial.base}${trial.by && ', by ' + trial.by}</small>`}</p>${trial.why && html`<p class="why">${trial.why}</p>`}
 		<p class="sub">${trial.run_ids.map((id) => html`<${Go} to=${only({ run: id })}>${(known.get(id) || {}).cell || id}<//>`)}</p>
 		${trial.files.length > 0 && html`<${Diff} answer=${answer} same="No diff was kept." />`}</section>`
 }
 
-export function Trials({ id, found: { trials, metric, goal, state = [] } }) {
+export function Trials({ found: { row, trials, metric, goal, state = [] } }) {
 	const [name, choose] = useState(''), chosen = trials.find(({ trial }) => trial === name)
 	return html`<ul>${state.map((line) => html`<li>${line}</li>`)}</ul><${Best} trials=${trials} metric=${metric} goal=${goal} choose=${choose} />
-		${chosen && html`<${Trial} key=${name} trial=${chosen} sweep=${id} close=${() => choose('')} />`}
+		${chosen && html`<${Trial} key=${name} trial=${chosen} row=${row} close=${() => choose('')} />`}
 		<h2>Kept</h2><${Tree} trials=${trials} base="t0" choose=${choose} />
 		<h2>Trials</h2><${Table} head=${['trial', 'by', 'verdict', metric, 'n', 'gain in sd', 'files', 'text']} rows=${[...trials].reverse().map((one) => [
 			html`<button class="plain" onClick=${() => choose(one.trial)}><b>${one.trial}</b></button>`, one.by, html`<${Verdict} trial=${one} />`, figure(one), one.n || '', gain(one), one.files.join(' '), one.text])} />`

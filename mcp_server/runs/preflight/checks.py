@@ -326,7 +326,7 @@ async def list_running(context: CheckContext) -> list[str]:
     def list_all() -> list[str]:
         live = context.store.list_runs(RunQuery("live"))
         runs = [
-            f"{run.run_id} {run.state} ({', '.join(filter(None, (run.spec.owner, describe_devices(run))))})"
+            f"{run.run_id} {run.state} ({', '.join(filter(None, (run.spec.owner, describe_devices(run.gpu_names))))})"
             for run in live
         ]
         others = [

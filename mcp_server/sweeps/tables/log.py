@@ -396,11 +396,12 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str,
 
 
 def keep_note(
-    store: RunStore, run: Watched, verdict: object, text: object, by: str, environ: Mapping[str, str]
+    store: RunStore, run: Watched, verdict: object, text: object, by: str, environ: Mapping[str, str], trial: str = ""
 ) -> dict[str, Any]:
     """Append a note on a run or sweep, masked, and return it; the newest one on a cell stands in its sweep's tables.
 
-    Blocks. BadArgument: it says nothing, is too long, or cannot be kept.
+    ``trial``: of the sweep, which the note is about. Blocks. BadArgument: it says nothing, is too long, or cannot be
+    kept, or the proposer judges a trial that is too good.
     """
     if not isinstance(text, str) or len(text) > MOST_CHARS:
         raise BadArgument("text", f"is not a text of at most {MOST_CHARS:,} characters.")
@@ -409,6 +410,9 @@ def keep_note(
     if not text.strip() and verdict is None:
         raise BadArgument("text", "is empty.")
     masked = mask_secrets(mask_distinct_secrets(text, environ, store.home.secrets))
+    if trial and isinstance(run, Sweep):
+        note_cells(run, store, {trial: ": ".join(filter(None, (verdict, masked)))}, by, environ)
+        return {"by": by, "verdict": verdict, "text": masked, "trial": trial}
     try:
         note = append_note(store.directory_of(run.run_id) / NOTES, {"by": by, "verdict": verdict, "text": masked})
         mark_noted(store.home.path, run.run_id)
