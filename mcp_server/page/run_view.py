@@ -40,7 +40,7 @@ def describe_details(server: ServerContext, run: Run) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "command": shorten_middle(mask_secrets(run.command), _COMMAND_CHARS),
         "cwd": spec.cwd,
-        "params": {name: _show_value(name, value) for name, value in attempt.params.items()},
+        "params": {name: _show_value(name, value) for name, value in attempt.settings.items()},
         "params_changed": list(attempt.changed.values()),
         "env": {
             **{name: _show_value(name, value) for name, value in {**spec.env, **attempt.environment}.items()},

@@ -20,6 +20,7 @@ _MOST_ENDS = 5  # told one by one
 class AttemptParams:
     """Parameters and changed environment variables of the newest attempt that started.
 
+    ``filled``: those that were filled into the command and the rest of the launch, which no retry changes.
     ``changed``: one phrase by name for each value that retries changed, such as
     ``num_envs 8192 → 4096 after attempt 1``.
     """
@@ -27,6 +28,12 @@ class AttemptParams:
     params: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     changed: Mapping[str, str] = field(default_factory=dict)
+    filled: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All parameters that the attempt ran with, wherever they stood."""
+        return {**self.filled, **self.params}
 
 
 def find_attempt_params(spec: RunSpec, events: Iterable[RecordEvent], unfilled: int = 0) -> AttemptParams:
@@ -56,7 +63,7 @@ def find_attempt_params(spec: RunSpec, events: Iterable[RecordEvent], unfilled: 
             params, environment, planned = new_params, new_environment, None
     inputs = AttemptInputs({}, placeholders={} if unfilled else name_attempt(spec.run_id, attempt))
     filled = {name: inputs.fill(value) if isinstance(value, str) else value for name, value in params.items()}
-    return AttemptParams(filled, environment, histories)
+    return AttemptParams(filled, environment, histories, spec.filled)
 
 
 def _note(histories: dict[str, str], old: Mapping[str, Any], new: Mapping[str, Any], after: str) -> None:

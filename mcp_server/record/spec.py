@@ -69,6 +69,7 @@ class LaunchRequest:
     idempotency_key: str | None = argument("Repeated: the first run")
     sweep: str | None = None  # the id of the sweep that launches it as one of its cells
     cell: str | None = None
+    filled: dict[str, Any] = field(default_factory=dict)  # the parameters that stand in the command and the rest by now
 
     @classmethod
     def from_arguments(cls: type[_Request], arguments: Mapping[str, Any]) -> _Request:  # noqa: PYI019 - Python 3.9

@@ -203,6 +203,10 @@ def _choose_settings(
 ) -> list[str]:
     """Return the names of the settings that become columns, and note those that do not."""
     differing, places = find_differences(settings_of, [entry.ran_in for entry in entries])
+    filled = {name for entry in entries for name in entry.run.spec.filled}
+    columns = {name: [one.get(name) for one in settings_of] for name in differing}
+    others = [column for name, column in columns.items() if name not in filled]
+    differing = [name for name in differing if name not in filled or columns[name] not in others]
     if differing and places:
         notes.append(f"Paths and names differ too: {join_some(places, _MOST_DIFFERENCES)}.")
     differing = differing or places

@@ -37,7 +37,7 @@ _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where i
 def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str]:
     """Return the settings of a run's newest attempt by name: options, parameters, environment, YAML and JSON files."""
     spec, attempt = run.spec, run.attempt_params
-    settings = read_options(run.command)
+    settings = {name: str(value) for name, value in attempt.filled.items()} | read_options(run.command)
     settings |= _name_settings(read_config_files(run, snapshot))
     environment = {**spec.env, **attempt.environment}
     settings |= {f"${name}": value for name, value in environment.items() if not is_search_path(name, value)}

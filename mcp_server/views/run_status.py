@@ -408,7 +408,7 @@ def _note(run: Run, *, short: bool) -> str | None:
 
 def _params(run: Run, *, short: bool) -> dict[str, Any] | None:
     """Return the parameters of the newest attempt, those that retries changed first, with long values shortened."""
-    params, changed = run.attempt_params.params, run.attempt_params.changed
+    params, changed = run.attempt_params.settings, run.attempt_params.changed
     most, chars = (_MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED) if short else (_MOST_PARAMS, _PARAM_CHARS)
     names = sorted(params, key=lambda name: name not in changed)
     values = {name: _param(params[name], chars) for name in names[:most]}

@@ -15,6 +15,7 @@ from mcp_server.record.state import Run
 from mcp_server.results.compare import build_comparison
 from mcp_server.results.comparison_cells import describe_end, shorten_names
 from mcp_server.results.outcome_answers import Comparison
+from mcp_server.views.run_status import describe
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -243,6 +244,20 @@ def test_an_option_replaces_the_value_in_the_file(runs: Runs) -> None:
         ("0.2", "c2.yaml", "x2"),
     ]
     assert "gamma" not in (comparison.columns or "")
+
+
+def test_a_parameter_inside_a_path_is_a_setting_and_one_that_an_option_repeats_is_none(runs: Runs) -> None:
+    for name, lr in (("fine", 0.1), ("coarse", 0.2)):
+        command = f"python train.py --scene scenes/{name}/s.xml --learning-rate {lr}"
+        runs.add(f"cfm-{name}", command=command, filled={"scene_name": name, "lr": lr})
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=["cfm-fine", "cfm-coarse"])
+    assert [(row["scene_name"], row["learning-rate"]) for row in table(comparison)] == [
+        ("fine", "0.1"),
+        ("coarse", "0.2"),
+    ]
+    assert "lr" not in (comparison.columns or "").split("|")
+    status = describe(runs.store.observe("cfm-fine"), now_s=0.0)
+    assert status.params == {"scene_name": "fine", "lr": 0.1}
 
 
 def test_settings_beyond_the_widest_table_are_named(runs: Runs) -> None:

@@ -143,6 +143,14 @@ def test_phases_have_their_own_cells_and_common_arguments() -> None:
     assert promoted.launch["params"] == {"lr": 0.2}
 
 
+def test_parameters_that_stand_in_the_command_are_kept_by_name() -> None:
+    common = {"command": "python train.py --config conf/{conf}.json --out {run_id}", "params": {"lr": 0.2}}
+    (cell,) = plan(common, cells=[{"conf": "fine", "seed": 3}])
+    launch = fill_names(cell, "night-abcd").launch  # once more, as where a conductor launches it
+    assert launch["command"] == "python train.py --config conf/fine.json --out {run_id}"
+    assert (launch["filled"], launch["params"]) == ({"conf": "fine"}, {"lr": 0.2, "seed": 3})
+
+
 def test_blueprints_are_cells() -> None:
     cells = plan({"cwd": "/w"}, blueprints=["/b/one.md", "/b/two.md"])
     assert [(cell.name, cell.launch["blueprint"]) for cell in cells] == [("one", "/b/one.md"), ("two", "/b/two.md")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.command.python import find_python
@@ -20,7 +20,7 @@ from mcp_server.record.code.kept_sources import (
 from mcp_server.record.code.python_packages import read_packages
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file
-from mcp_server.system.git_state import read_git_state
+from mcp_server.system.git_state import GitState, read_git_state
 from mcp_server.text.formatting import format_size, join_some
 
 _MOST_NAMED, _COMMIT_CHARS = 6, 10
@@ -51,36 +51,44 @@ def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str,
 
 
 def _compare_files(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str]) -> Iterator[str]:
-    names = list[str]()
-    yield from _compare_code(former, spec, env, names)
+    commit, names = find_changed_code(former, spec.cwd, lambda root: read_git_state(root, env)) or ("", [])
+    if commit:
+        yield f"Code: {commit}."
     if names:
-        yield f"Code differs: {join_some(sorted(set(names)), _MOST_NAMED)}."
-    configs = [one.path for one in former.files if one.sha256 and _digest(one.path) != one.sha256]
-    told = {os.path.abspath(Path(spec.cwd, name)) for name in names}  # noqa: PTH100 - a link is itself
-    if more := [name_below(path, spec.cwd) for path in configs if path not in told]:
+        yield f"Code differs: {join_some(names, _MOST_NAMED)}."
+    if more := list_changed_named(former, spec.cwd, names):
         yield f"Files that the command names differ: {join_some(more, _MOST_NAMED)}."
 
 
-def _compare_code(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str], names: list[str]) -> Iterator[str]:
-    """Yield what differs of the commit, and add to ``names`` each source file that differs: no output of a run."""
-    kept = former.archive
-    root = Path(spec.cwd or "/")
-    if kept.commit:
-        git = read_git_state(root, env)
-        if not git.commit:
-            yield f"Code: {spec.cwd} is in no git repository any more; it was at {kept.commit[:_COMMIT_CHARS]}."
-            return
-        if git.commit != kept.commit:
-            yield f"Code: commit {kept.commit[:_COMMIT_CHARS]} → {git.commit[:_COMMIT_CHARS]}."
-        tracked, top = {*former.git.changed, *git.changed}, Path(git.root)
-        found = {*list_changed_sources(former, top), *(name for name in kept.deleted if (top / name).exists())}
-        found |= {*git.changed, *git.untracked} - {*former.git.changed, *former.git.untracked}
-        mine = [name for name in found if name in tracked or (name.endswith(SOURCES) and is_code(top, name))]
-        names += [name_below(str(top / name), spec.cwd) for name in mine]
-    else:
-        state = load_code_state(former.directory)
-        below = {str(root / name) for name in list_changed_sources(former, root) if name.endswith(SOURCES)}
-        names += [name_below(path, spec.cwd) for path in {*below, *(find_change(state, ()).changed if state else ())}]
+def list_changed_named(former: CodeSnapshot, cwd: str, names: Iterable[str]) -> list[str]:
+    """Return the files that the command names, configurations too, that are others now and not among ``names``."""
+    told = {os.path.abspath(Path(cwd, name)) for name in names}  # noqa: PTH100 - a link is itself
+    configs = [one.path for one in former.files if one.sha256 and _digest(one.path) != one.sha256]
+    return [name_below(path, cwd) for path in configs if path not in told]
+
+
+def find_changed_code(
+    former: CodeSnapshot, cwd: str, read_git: Callable[[Path], GitState]
+) -> tuple[str, list[str]] | None:
+    """Return how the commit in ``cwd`` is another one now, and which source files are; None where none was kept.
+
+    No output of a run is among them.
+    """
+    kept, root, state = former.archive, Path(cwd or "/"), load_code_state(former.directory)
+    if not kept.commit:
+        names = {str(root / name) for name in list_changed_sources(former, root) if name.endswith(SOURCES)}
+        names |= set(find_change(state, ()).changed) if state else set()
+        return ("", sorted(name_below(path, cwd) for path in names)) if state or kept.files else None
+    git = read_git(root)
+    if not git.commit:
+        return f"{cwd} is in no git repository any more; it was at {kept.commit[:_COMMIT_CHARS]}", []
+    is_other = git.commit != kept.commit
+    commit = f"commit {kept.commit[:_COMMIT_CHARS]} → {git.commit[:_COMMIT_CHARS]}" if is_other else ""
+    tracked, top = {*former.git.changed, *git.changed}, Path(git.root)
+    found = {*list_changed_sources(former, top), *(name for name in kept.deleted if (top / name).exists())}
+    found |= {*git.changed, *git.untracked} - {*former.git.changed, *former.git.untracked}
+    mine = (name for name in found if name in tracked or (name.endswith(SOURCES) and is_code(top, name)))
+    return commit, sorted(name_below(str(top / name), cwd) for name in mine)
 
 
 def compare_packages(former: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -19,12 +19,13 @@ from mcp_server.backends import tmux_client
 from mcp_server.errors import BadArgument, RunUnreadable, SweepNotFound
 from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.run_directory import RunDir
-from mcp_server.record.state import Run, posix
+from mcp_server.record.state import IMPORTED, Run, posix
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.checkpoints import find_checkpoints, find_run_checkpoints
 from mcp_server.results.figures import choose_goal, measure
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.tag_names import best_direction, rank_headline
+from mcp_server.store.attribution.claim_records import find_last_sign_s
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.git_state import read_git
@@ -68,7 +69,9 @@ def plan_prune(selection: PruneSelection, store: RunStore, scalars: Scalars) -> 
     elif selection.older_s is None and not selection.failed and selection.keep_best is None:
         raise BadArgument("prune", "nothing says which runs go.", "Name runs, or pass --older, --failed, --keep-best.")
     else:
-        candidates = [run for run in store.list_runs(RunQuery("ended", cut_off=None)) if _is_meant(run, selection)]
+        candidates = [
+            run for run in store.list_runs(RunQuery("ended", cut_off=None)) if _is_meant(run, selection, store)
+        ]
     best = _find_best(selection, store, scalars) if selection.keep_best else {}
     going = {sweep.sweep_id for sweep in plan.sweeps}
     for run in candidates:
@@ -102,8 +105,11 @@ def _resolve(names: Iterable[str], store: RunStore, plan: PrunePlan) -> list[Run
     return list(runs.values())
 
 
-def _is_meant(run: Run, selection: PruneSelection) -> bool:
-    ended_s = posix(run.ended_at or run.spec.created_at) if run.ended_at or run.spec.created_at else 0.0
+def _is_meant(run: Run, selection: PruneSelection, store: RunStore) -> bool:
+    if run.ended_at or run.state == IMPORTED:
+        ended_s = posix(run.ended_at or run.spec.created_at) if run.ended_at or run.spec.created_at else 0.0
+    else:
+        ended_s = find_last_sign_s(run, store.record_of(run))
     is_old = selection.older_s is None or time.time() - ended_s > selection.older_s
     return is_old and (not selection.failed or run.state in _CUT_SHORT)
 

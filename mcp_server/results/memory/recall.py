@@ -1,10 +1,13 @@
 """Whether what is about to be started was tried before: the same settings and code, or all but the seed."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
 
 from mcp_server.errors import RunNotFound, RunUnreadable
 from mcp_server.record.code.code_snapshot import read_code_snapshot
-from mcp_server.record.code.code_state import find_change, load_code_state, name_below
+from mcp_server.record.code.drift import find_changed_code, list_changed_named
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweeps.sweep_ranking import is_seed
@@ -14,6 +17,7 @@ from mcp_server.results.memory.remembered import list_beside, sign
 from mcp_server.results.memory.searcher import Searcher
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
+from mcp_server.system.git_state import GitState, read_git_state
 from mcp_server.text.formatting import join_some
 
 _READ_S = 0.2  # of a launch, for what the memory lacks
@@ -41,7 +45,8 @@ def _find_tried(spec: RunSpec, store: RunStore, scalars: Scalars, owner: str | N
     exact = [hit for hit, own in hits.items() if own.get(":same") == same]
     if not exact:
         return [f"Tried before: {_tell([*hits], _describe_near(next(iter(hits)), spec, store))}."] if hits else []
-    changed = {hit: _find_changed(hit, store) for hit in exact}
+    read_git = cache(partial(read_git_state, environ=os.environ))
+    changed = {hit: _find_changed(hit, store, read_git) for hit in exact}
     if unchanged := [hit for hit, files in changed.items() if files == []]:
         return [f"Tried before: {_tell(unchanged, 'ran exactly this')}."]
     files = next((files for files in changed.values() if files), None)
@@ -67,9 +72,11 @@ def find_tried_cells(
     told = []
     try:
         Searcher(store, scalars, "", read_s=_READ_S).remember_all()
+        read_git = cache(partial(read_git_state, environ=os.environ))
         for name, (command, cwd, env) in list(launches.items())[:_MOST_CELLS]:
             hits = _select({"same": sign(command, cwd, env)[0], "owner": owner}, store)
-            unchanged = [hit for hit in list(hits)[:_MOST_LOOKED_AT] if _find_changed(hit, store) == []]
+            looked_at = list(hits)[:_MOST_LOOKED_AT]
+            unchanged = [hit for hit in looked_at if _find_changed(hit, store, read_git) == []]
             if unchanged:
                 told.append(f"{name}: {_tell(unchanged, 'ran exactly this')}")
     except Exception as error:  # as above
@@ -86,18 +93,18 @@ def _select(parts: Mapping[str, str | None], store: RunStore) -> dict[Hit, dict[
     return {hit: own for hit, own in zip(hits, known, strict=True) if ":step" in own}
 
 
-def _find_changed(hit: Hit, store: RunStore) -> list[str] | None:
-    """Return the files of a run's code that are others now, None where its code is not known."""
+def _find_changed(hit: Hit, store: RunStore, read_git: Callable[[Path], GitState]) -> list[str] | None:
+    """Return the commit and the files of a run's code that are others now, None where its code is not known."""
     try:
         run = store.observe(hit.run_id)
     except (RunNotFound, RunUnreadable):
         return None
     snapshot = read_code_snapshot(store.record_of(run), run.attempt)
-    state = load_code_state(snapshot.directory) if snapshot is not None else None
-    if state is None:
+    change = find_changed_code(snapshot, run.spec.cwd, read_git) if snapshot is not None else None
+    if snapshot is None or change is None:
         return None
-    change = find_change(state, ())
-    return [name_below(path, run.spec.cwd) for path in (*change.changed, *change.perhaps)]
+    commit, names = change
+    return [*([commit] if commit else []), *names, *list_changed_named(snapshot, run.spec.cwd, names)]
 
 
 def _tell(hits: Sequence[Hit], how: str) -> str:

@@ -28,7 +28,9 @@ from mcp_server.store.run_store import RunStore
 
 _ATTEMPT = re.compile(r"(?P<run>.+)@(?P<attempt>[1-9]\d{0,3})")
 # Of one launch, or found out again: the rest is repeated.
-_OWN = frozenset("owner idempotency_key sweep cell like change keep_code sync environment params_file host".split())  # noqa: SIM905
+_OWN = frozenset(
+    "owner idempotency_key sweep cell filled like change keep_code sync environment params_file host".split()  # noqa: SIM905
+)
 _NOT_CHANGED = frozenset({"code", "like", "change", "owner", "idempotency_key"})
 # Made for one run: `ray_variables` of `runs/launch/resolve`. The first one no user sets.
 _RAY = ("RLINF_NAMESPACE", "RAY_ADDRESS", "RAY_PORT", "RAY_TMPDIR", "RAY_NAMESPACE")

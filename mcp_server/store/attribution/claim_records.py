@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.command.outputs import configuration_words, find_in_command, find_in_configuration
+from mcp_server.record.events import ENDING
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run, posix
 from mcp_server.record.written_files import Outputs, Outsider, WrittenFile
@@ -143,10 +144,14 @@ def add_open_files(run: Run, claims: Claims) -> Claims:
 
 
 def find_last_sign_s(run: Run, rundir: RunDir) -> float:
-    """Return when a run that is lost gave its last sign. Infinite for a live run."""
+    """Return when a run that is lost gave its last sign. Infinite for a live run.
+
+    That it is lost may have been found long after.
+    """
     if not run.ended:
         return float("inf")
-    signs = [posix(run.events[-1]["at"])] if run.events else []
+    told = [e["at"] for e in run.events if "at" in e and (run.state != "lost" or e["kind"] not in ENDING)]
+    signs = [posix(told[-1])] if told else []
     for path in (rundir.log(run.attempt), rundir.outputs(run.attempt)):
         with contextlib.suppress(OSError):
             signs.append(path.stat().st_mtime)

@@ -477,7 +477,9 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
 
     launch = {name: fill(value) if name in FILLED else value for name, value in cell.launch.items()}
     rest = {**(launch.get("params") or {}), **cell.params}
-    launch["params"] = {name: value for name, value in rest.items() if name not in used}
+    filled = {**(launch.get("filled") or {}), **{name: params[name] for name in params if name in used}}
+    launch["params"] = {name: value for name, value in rest.items() if name not in filled}
+    launch |= {"filled": filled} if filled else {}
     launch["params"] |= _name_run(launch)
     return replace(cell, launch=launch)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from mcp_server.__main__ import main
 from mcp_server.errors import BadArgument
+from mcp_server.record.state import posix
 from mcp_server.results.memory.pruning import PrunePlan, PruneSelection, plan_prune, prune
 from mcp_server.sweeps.tables.log import keep_note
 from tests.support.ended_runs import BEGAN_S, ENDED_AT, Runs
@@ -47,6 +49,25 @@ def test_the_flags_mean_together_which_runs_go(runs: Runs) -> None:
     assert ids(plan(runs, "r-2")) == ["r-2"]
     with pytest.raises(BadArgument, match="nothing says which runs go"):
         plan(runs)
+
+
+def test_a_lost_run_is_as_old_as_its_last_sign_and_not_as_its_launch_or_the_look_that_found_it(runs: Runs) -> None:
+    for run_id in ("r-long", "r-late"):
+        runs.add(run_id, None, created_at="2020-01-01T00:00:00.000Z")
+        rundir = runs.store.run_directory(run_id)
+        if run_id == "r-late":
+            text = rundir.events.read_text().replace("2026-11-21", "2020-01-02")
+            end = {
+                "seq": 3,
+                "at": "2026-11-27T00:00:00.000Z",
+                "kind": "ended",
+                "state": "lost",
+                "text": "lost: by Slurm",
+            }
+            rundir.events.write_text(f"{text}{json.dumps(end)}\n")
+        assert runs.store.observe(run_id).state == "lost"
+    years_s = time.time() - posix("2020-06-01T00:00:00Z")
+    assert ids(plan(runs, older_s=years_s)) == ["r-late"]
 
 
 def test_nothing_says_which_are_the_best_where_no_metric_has_a_direction(runs: Runs, tmp_path: Path) -> None:
