@@ -72,7 +72,7 @@ def test_launches_on_this_machine_overlap_and_another_host_is_asked_for_few(
     cells = tuple(Cell(f"c{n}", "1", launch={"host": place} if place else {}) for n in range(12))
     sweep = fold_sweep(SweepSpec("s-abcd", "s", cells=cells, **spec), [], Liveness.ALIVE)
     launcher = CellLauncher(RunStore(StateHome(tmp_path)), FileWatch(), {}, EventLog(tmp_path / "events.jsonl"))
-    assert names(launcher.choose(sweep.spec, list(sweep.cells))) == [f"c{n}" for n in range(expected)]
+    assert names(launcher.choose(sweep, list(sweep.cells))) == [f"c{n}" for n in range(expected)]
 
 
 @pytest.mark.parametrize(

@@ -86,17 +86,17 @@ class CellLauncher:
         """When the next pause ends after which refused cells are launched, in seconds from now. Infinite without."""
         return min((pause.left_s for pause in self._pauses.values() if pause.left_s > 0), default=float("inf"))
 
-    def is_held(self, spec: SweepSpec, cell: Cell) -> bool:
+    def is_held(self, sweep: Sweep, cell: Cell) -> bool:
         """Return whether a cell may not be launched now: its host has refused one, or is busy with others."""
-        place = place_of(spec, cell)
-        return self._pauses.get(place, _Pause()).left_s > 0 or self._busy[place] >= count_together(spec, place)
+        place = place_of(sweep.spec, cell)
+        return self._pauses.get(place, _Pause()).left_s > 0 or self._busy[place] >= count_together(sweep, place)
 
-    def choose(self, spec: SweepSpec, due: list[CellState]) -> list[CellState]:
+    def choose(self, sweep: Sweep, due: list[CellState]) -> list[CellState]:
         """Return the first of ``due`` whose hosts are busy with no more launches than each takes at once."""
         chosen, busy = [], self._busy.copy()
         for state in due:
-            place = place_of(spec, state.cell)
-            if busy[place] < count_together(spec, place):
+            place = place_of(sweep.spec, state.cell)
+            if busy[place] < count_together(sweep, place):
                 busy[place] += 1
                 chosen.append(state)
         return chosen
@@ -186,7 +186,7 @@ class CellLauncher:
         Cells that the array leaves out, or all where it is refused, are launched one by one.
         """
         cells = [state.cell for state in find_array(sweep, self._in_arrays | self.in_doubt.keys())]
-        if not cells or self.is_held(sweep.spec, cells[0]):
+        if not cells or self.is_held(sweep, cells[0]):
             return {}
         spec = sweep.spec
         self._in_arrays.update(cell.name for cell in cells)

@@ -459,9 +459,9 @@ class Conductor:
             return True
         if self.trials is not None and self.trials.ending is not None:
             return False
-        is_held = partial(self.launcher.is_held, sweep.spec)
+        is_held = partial(self.launcher.is_held, sweep)
         due = find_next(sweep, self.live, self._launching, self.launcher.in_doubt.keys() - self._launching, is_held)
-        due = self.launcher.choose(sweep.spec, due)
+        due = self.launcher.choose(sweep, due)
         chooses = any(not state.is_planned for state in due)  # which depends on the cells before it
         if chooses:
             due = [] if self._unmeasured else due[:1]

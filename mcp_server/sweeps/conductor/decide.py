@@ -1,5 +1,7 @@
 """The next step of a sweep: which cells to launch, and what the end of a run means for its cell. Pure."""
 
+import math
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,6 +33,7 @@ AHEAD = 2
 # Launches on this machine that are under way at once, of cells that wait in no line: one takes about as long as a
 # supervisor starts, and short cells would leave most slots empty meanwhile.
 TOGETHER = 8
+_LAUNCHED_S, _NEWEST = 4.0, 9  # a launch with a worktree, on a machine with much load; ends that say how long runs take
 # A scheduler has a line of its own: it gets all cells at once, as far as sites allow so many jobs.
 HANDED_IN = 500
 MOST_TOGETHER = 1000  # in one array: Slurm's MaxArraySize is 1001 by default
@@ -119,7 +122,7 @@ def find_next(
         return waiting[: max(0, limit - count_live(sweep) - len(in_doubt) - len(launching))]
     in_line = {name for name, run in live.items() if run.state in ("queued", "starting")}.union(launching)
     lines = Counter(place_of(sweep.spec, each.cell) for each in sweep.cells if each.cell.name in in_line)
-    due, ahead = [], count_ahead(sweep.spec, sum(run.state == "running" for run in live.values()))
+    due, ahead = [], count_ahead(sweep, sum(run.state == "running" for run in live.values()))
     for each in waiting:
         place = place_of(sweep.spec, each.cell)
         if lines[place] < ahead:
@@ -146,18 +149,20 @@ def place_of(spec: SweepSpec, cell: Cell) -> str:
     return "" if spec.hosts else str(cell.launch.get("host") or "")
 
 
-def count_ahead(spec: SweepSpec, running: int = 0) -> int:
+def count_ahead(sweep: Sweep, running: int = 0) -> int:
     """Return how many cells of one place may be launched, or wait in line, at once. Each of several hosts takes one.
 
-    A trial of an open sweep needs a worktree first: where many run, more of them wait in line.
+    A trial of an open sweep needs a worktree first: as many wait in line as end while some are launched.
     """
-    return len(spec.hosts) or max(AHEAD, running // 2 if spec.open is not None else 0)
+    ends = [cell.end["elapsed_s"] for cell in sweep.cells if cell.end.get("elapsed_s")] if sweep.spec.open else []
+    ending = math.ceil(running * _LAUNCHED_S / statistics.median(ends[-_NEWEST:])) if ends else 0
+    return len(sweep.spec.hosts) or max(AHEAD, min(running, ending))
 
 
-def count_together(spec: SweepSpec, place: str) -> int:
+def count_together(sweep: Sweep, place: str) -> int:
     """Return how many launches may be under way at ``place`` at once: a far host is not asked for many."""
-    is_here = not place and not spec.hosts
-    return TOGETHER if is_here and spec.max_parallel is not None else count_ahead(spec)
+    is_here = not place and not sweep.spec.hosts
+    return TOGETHER if is_here and (sweep.spec.max_parallel or sweep.spec.open) else count_ahead(sweep)
 
 
 def find_array(sweep: Sweep, tried: Collection[str]) -> list[CellState]:

@@ -316,7 +316,7 @@ def _count_room(sweep: Sweep, live: Mapping[str, Run]) -> tuple[int, bool]:
         return room, room > 0
     known = [live[cell.cell.name] for cell in sweep.cells if cell.state == LIVE and cell.cell.name in live]
     in_line = begun - len(known) + sum(run.state in ("queued", "starting") for run in known)
-    return count_ahead(sweep.spec, len(known) - in_line) - waiting - in_line, waiting + in_line == 0
+    return count_ahead(sweep, len(known) - in_line) - waiting - in_line, waiting + in_line == 0
 
 
 def list_resumed(sweep: Sweep) -> list[CellState]:

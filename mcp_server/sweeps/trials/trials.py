@@ -409,13 +409,12 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
         ),
         opponent,
     )
-    if found.kind == "pair" and not pairs and opponent != seen.tip and not trial.is_apart:
+    is_late = opponent != seen.tip and (found.kind == "better" or not trial.is_apart)
+    if found.kind in ("pair", "better") and is_late:
         yield Decide(trial.name, "behind", f"{found.why}, and the tip is {seen.tip} now", found)
     elif found.kind == "pair":
         yield AddRun(trial.name, "pair", pair=last + 1)
         yield AddRun(opponent, "incumbent", trial.name, last + 1)
-    elif found.kind == "better" and opponent != seen.tip:
-        yield Decide(trial.name, "behind", f"{found.why}, and the tip is {seen.tip} now", found)
     else:
         yield Decide(trial.name, found.kind, found.why, found)
 

@@ -3,8 +3,8 @@
 A first run, the screen, only says whether more are worth their time: the best of many screens is lucky, so it never
 counts. Then the trial and the incumbent run in pairs, side by side. From the second pair on, the trial is kept once its
 mean is better than that of all runs of the incumbent by more than chance: one-sided t, the deviation pooled over all
-trials, 5 % divided over the looks. Where the machine drifts, older runs of the incumbent say nothing about now, and the
-differences of pairs count alone.
+trials, 5 % divided over the looks. It is given up where the pairs that are left would hardly prove it. Where the
+machine drifts, older runs of the incumbent say nothing about now, and the differences of pairs count alone.
 """
 
 import math
@@ -17,7 +17,9 @@ from mcp_server.sweeps.trials.statistics import Noise, find_quantile
 from mcp_server.text.formatting import significant
 
 CHANCE = 0.05  # of a trial that is no better, over all looks
-_LEAST_SD = 0.5  # by so much a trial has to be better at every look, else it is not worth more runs
+# By so much a first run, and then the mean, has to be better, else the trial is not worth more runs.
+_SCREEN_SD, _LEAST_SD = 0.75, 0.5
+_HOPE = 0.1  # the least chance to be kept in the end that is worth another pair
 _NEAR = 3  # runs of a drifting incumbent, the newest, which a screen is compared with
 _FEWEST = 2  # pairs before a trial is kept
 
@@ -70,25 +72,38 @@ def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judge
     own, looks = [one for one, _ in seen.pairs], len(seen.pairs)
     differences = [one - other for one, other in seen.pairs if other is not None]
     if seen.has_drift and differences:
-        gain, noise, share = rule.sign * statistics.fmean(differences), seen.differences, 1 / len(differences)
+        gain, noise, others = rule.sign * statistics.fmean(differences), seen.differences, math.inf
     else:
         gain = rule.sign * (statistics.fmean(own) - statistics.fmean(seen.incumbent))
-        noise, share = seen.noise, 1 / looks + 1 / len(seen.incumbent)
+        noise, others = seen.noise, len(seen.incumbent)
     mean = statistics.fmean(own)
-    error = noise.sd * math.sqrt(share)
+    error = noise.sd * math.sqrt(1 / looks + 1 / others)
     above = gain - rule.min_gain
     t = above / error if error else math.copysign(math.inf, above) if above else 0.0
     most = find_quantile(CHANCE / max(1, rule.repeats - _FEWEST + 1), noise.df) if noise.df else math.inf
     told = _tell(rule, seen, name, mean, looks, gain)
     beside = rule.sign * statistics.fmean(differences) if differences else gain
     # After one pair the machine may have been another one when the incumbent's other runs were made.
-    if (max(gain, beside) if looks == 1 else gain) <= max(rule.min_gain, _LEAST_SD * seen.noise.sd):
+    best = max(gain, beside) if looks == 1 else gain
+    if best <= max(rule.min_gain, _LEAST_SD * seen.noise.sd):
         return Judgement("discarded", f"{told}: not better by {_LEAST_SD:g} sd", mean, looks, gain, t)
     if looks >= min(_FEWEST, rule.repeats) and noise.df and t >= most:
         return Judgement("better", f"{told}, t {t:.3g} of {most:.3g}", mean, looks, gain, t)
     if looks >= rule.repeats:
         return Judgement("undecided", f"{told}, t {t:.3g} of {most:.3g} after {looks} pairs", mean, looks, gain, t)
+    if noise.df and _find_hope(best - rule.min_gain, most * noise.sd, noise.sd, looks, others, rule.repeats) < _HOPE:
+        return Judgement("discarded", f"{told}: more pairs would hardly prove it", mean, looks, gain, t)
     return Judgement("pair", told, mean, looks, gain, t)
+
+
+def _find_hope(gain: float, most: float, sd: float, looks: int, others: float, repeats: int) -> float:
+    """Return the chance that a trial is kept by its last pair, if the gain so far is all that is known of it.
+
+    ``most``: what a gain must be above, for an error of one. ``others``: how many runs the incumbent has.
+    """
+    needed = most * math.sqrt(1 / repeats + 1 / (others + repeats - looks))
+    spread = sd * math.sqrt((repeats - looks) / (repeats * looks))
+    return math.erfc((needed - gain) / spread / math.sqrt(2)) / 2 if spread else 1.0
 
 
 def _judge_screen(rule: Rule, seen: TrialEvidence, name: str) -> Judgement:
@@ -100,8 +115,8 @@ def _judge_screen(rule: Rule, seen: TrialEvidence, name: str) -> Judgement:
     if rule.repeats == 0:
         is_better = gain > rule.min_gain
         return Judgement("better" if is_better else "discarded", f"{told}, by one run", seen.screen, 1, gain)
-    if gain <= max(rule.min_gain, _LEAST_SD * seen.noise.sd):
-        return Judgement("discarded", f"{told}: its first run is not better by {_LEAST_SD:g} sd", seen.screen, 1, gain)
+    if gain <= max(rule.min_gain, _SCREEN_SD * seen.noise.sd):
+        return Judgement("discarded", f"{told}: its first run is not better by {_SCREEN_SD:g} sd", seen.screen, 1, gain)
     return Judgement("pair", told, seen.screen, 1, gain)
 
 

@@ -172,6 +172,20 @@ def test_better_than_a_base_that_is_no_longer_the_best_is_tried_on_the_tip() -> 
     assert loop.steps() == [AddRun("t3", "pair", pair=1), AddRun("t1", "incumbent", "t3", 1)], "it passed its screen"
 
 
+def test_a_trial_in_pairs_is_tried_on_the_tip_as_soon_as_that_has_moved() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.propose("t2")
+    loop.add(0.97, 0.97)
+    loop.add(0.96, 1.0, 0.96, 1.0)
+    loop.note("verdict", trial="t1", verdict="kept")
+    step = loop.decide()
+    assert (step.trial, step.verdict) == ("t2", "behind")
+    assert step.judgement is not None
+    assert step.judgement.kind == "pair", "nothing is proved yet"
+
+
 def test_a_trial_on_a_discarded_one_is_compared_with_the_tip() -> None:
     loop = Loop()
     loop.measure_base()

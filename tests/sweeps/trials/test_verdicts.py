@@ -36,7 +36,7 @@ def test_runs_that_are_like_their_neighbours_drift() -> None:
 
 def test_a_screen_that_is_no_better_ends_a_trial_and_a_good_one_only_begins_pairs() -> None:
     assert judge(LOSS, seen(1.0)).kind == "discarded"
-    assert judge(LOSS, seen(0.996)).kind == "discarded", "less than half a deviation"
+    assert judge(LOSS, seen(0.993)).kind == "discarded", "less than three quarters of a deviation"
     assert judge(LOSS, seen(0.96)).kind == "pair"
     assert judge(Rule(sign=1), seen(0.96)).kind == "discarded", "where more is better"
 
@@ -56,9 +56,18 @@ def test_the_screen_is_never_counted() -> None:
 
 
 def test_pairs_that_say_neither_end_undecided() -> None:
-    pairs = [(0.993, 1.0)] * 4
+    pairs = [(0.985, 1.0)] * 4
     assert judge(LOSS, seen(0.98, *pairs[:3])).kind == "pair"
     assert judge(LOSS, seen(0.98, *pairs)).kind == "undecided"
+
+
+def test_a_trial_that_the_pairs_left_would_hardly_prove_is_given_up_sooner() -> None:
+    pairs = [(0.992, 1.0)] * 3
+    assert judge(LOSS, seen(0.98, *pairs[:1])).kind == "pair"
+    given_up = judge(LOSS, seen(0.98, *pairs))
+    assert (given_up.kind, given_up.why.endswith("more pairs would hardly prove it")) == ("discarded", True)
+    assert judge(Rule(-1, repeats=12), seen(0.98, *pairs)).kind == "pair", "more of them are left"
+    assert judge(Rule(-1, min_gain=0.004), seen(0.98, *pairs[:2])).kind == "discarded", "nor that it gains so much"
 
 
 def test_a_gain_has_to_be_above_the_least_that_is_asked_for() -> None:
