@@ -6,6 +6,7 @@ and ``trainer.default_local_dir``. A directory of checkpoints or models may as w
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -29,6 +30,7 @@ RUN_NAMES = ("experiment_name", "exp_name", "run_name")
 _REPLACED = compile_lazily(r"[$`*?\[\]{}<>|;%]|\\n")
 _OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/snap/")
 _CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
+_RESUMES = compile_lazily(r"(?i)resum|--?continue\b|load_checkpoint")
 _MOST_CONFIG_CHARS = 200_000
 _LONGEST_PATH = 4096  # PATH_MAX
 _SEVERAL_WORDS, _LONGEST_INNER = compile_lazily(r"\S\s+\S"), 20_000
@@ -59,6 +61,11 @@ def may_name_an_output(option: str) -> bool:
 def is_output_place(path: str) -> bool:
     """Return whether a path leads through a directory where programs write: ``/data/me/outputs/run1``."""
     return not OPTION_WORDS["written"].isdisjoint(part.lower() for part in PurePath(path).parts)
+
+
+def resumes(command: str | Sequence[str], params: Mapping[str, Any]) -> bool:
+    """Return whether a command says that it goes on with the files of a former run."""
+    return _RESUMES.search(json.dumps([command, params], default=str)) is not None
 
 
 def names_a_run(setting: str) -> bool:

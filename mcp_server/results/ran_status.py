@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mcp_server.answer import Answer
@@ -12,6 +13,7 @@ from mcp_server.record.run_directory import read_json
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import find_run_checkpoints
 from mcp_server.results.configuration import find_written_configs, read_configuration
+from mcp_server.results.finish import find_own_document
 from mcp_server.scalars.run_scalars import Scalars, location_path
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import shorten_middle
@@ -136,11 +138,15 @@ def _find_results(store: RunStore, scalars: Scalars, run: Run) -> ResultPlaces:
     return ResultPlaces(
         record=str(record.path),
         log=str(log) if log.exists() else None,
-        document=str(document.get("results") or "") or None,
+        document=_find_document(run, str(document.get("results") or "")),
         curves=list(curves)[:_MOST_FILES] or None,
         checkpoint=str(checkpoints[0].path) if checkpoints else None,
         configs=[str(one.path) for one in written] or None,
     )
+
+
+def _find_document(run: Run, path: str) -> str | None:
+    return (path if not path or run.spec.mirror else find_own_document(Path(path), run.run_id)) or None
 
 
 def _list_digests(run: Run, files: Sequence[KeptFile]) -> dict[str, str]:

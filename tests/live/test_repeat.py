@@ -1,5 +1,6 @@
 """A run starts again as it was: `launch_run(like=RUN, change=...)`, with the code as it is now, or as it was kept."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.types import TextResourceContents
 
 from mcp_server.record.spec import RunSpec
 from tests.support.sandbox import Agent, Sandbox
@@ -259,3 +261,46 @@ async def test_code_that_was_sent_is_had_again_and_sent_anew(sandbox: Sandbox, f
             texts.append(await agent.text("read_log", run_id=again))
         assert "model 2 data" in texts[0]
         assert "model 30 data" in texts[1]
+
+
+WRITER = """
+import pathlib, sys
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+out.mkdir(parents=True, exist_ok=True)
+heat = sys.argv[sys.argv.index("--heat") + 1]
+(out / "kiln_log.csv").write_text(f"step,warp\\n1,{heat}\\n2,{heat}\\n")
+"""
+
+
+async def test_a_repeated_blueprint_leaves_the_results_of_the_former_run_where_they_are(sandbox: Sandbox) -> None:
+    (sandbox.path / "kiln.py").write_text(WRITER)
+    results = sandbox.path / "results"
+    (document := sandbox.path / "kiln_heat.md").write_text(
+        f"## [exp_purpose]\nIs heat 1 too hot?\n## [exp_codebase_dir]\n{sandbox.path}\n"
+        f"## [exp_venv_exe]\n{sys.executable}\n## [exp_yaml_path]\nnone\n"
+        "## [exp_launch_command]\n```\npython kiln.py --heat 0.3 --out ${exp_result_dir}\n```\n"
+        f"## [exp_result_dir]\n{results}\n## [exp_max_time]\n5 minutes\n"
+    )
+    async with sandbox.agent_in_process() as agent:
+        first = await repeat(agent, blueprint=str(document))
+        await agent.end(first)
+        await agent.call("finish_blueprint", run_id=first, summary="Not at all.")
+        before = {path.name: path.read_text() for path in results.iterdir()}
+        again = await repeat(agent, like=first, change={"heat": 0.9})
+        await agent.end(again)
+        third = await agent.call("launch_run", like=again, change={"heat": 1.5}, wait_s=30)
+        assert {path.name: path.read_text() for path in results.iterdir()} == before
+        for run_id, heat in ((again, "0.9"), (third["run_id"], "1.5")):
+            own = Path(f"{results}-{run_id}")
+            assert (own / "kiln_log.csv").read_text() == f"step,warp\n1,{heat}\n2,{heat}\n"
+            assert f"runward run {run_id}," in (own / "results.md").read_text()
+        told = f"Its results go to {results}-{third['run_id']}: those of {again}@1 stay where they are."
+        assert told in third["warnings"]
+        assert not [one for one in third["warnings"] if "may overwrite" in one]
+        resumed = await agent.call("launch_run", like=first, change={"resume": "yes"}, dry_run=True)
+        assert "-{run_id}" not in resumed["dry_run_script"], "it goes on with the files of the former run"
+        last = await repeat(agent, blueprint=str(document))
+        await agent.end(last)
+        ran = (await agent.client.read_resource(f"run://{first}")).contents[0]
+        assert isinstance(ran, TextResourceContents)
+        assert json.loads(ran.text)["results"]["document"] == f"{results}/results-{first}.md"

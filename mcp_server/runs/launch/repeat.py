@@ -9,10 +9,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from mcp_server.command.inputs import find_inputs
+from mcp_server.command.outputs import resumes
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import Roots
@@ -62,7 +65,37 @@ def repeat(request: LaunchRequest, store: RunStore) -> LaunchRequest:
     tables = [name for name in ("env", "params") if name in given]
     merged: dict[str, Any] = {name: getattr(former, name) | given[name] for name in tables}
     repeated = replace(former, **{**given, **merged, "like": f"{run.run_id}@{attempt}"})
-    return apply_change(repeated, request.change, run.run_id)
+    changed = apply_change(repeated, request.change, run.run_id)
+    return changed if resumes(changed.command, changed.params) else _write_apart(changed, run)
+
+
+def _write_apart(request: LaunchRequest, run: Run) -> LaunchRequest:
+    """Return ``request`` with a result directory of its own where it names that of ``run``, but for what it reads."""
+    directory = run.spec.result_dir
+    if not directory:
+        return request
+    read = {Path(request.cwd or "/", file.path) for file in find_inputs(parse(request.command))}
+    named = re.compile(rf"{re.escape(directory)}(?P<below>/[^\s'\"`;&|)]*)?(?=$|[\s'\"`;:,&|)])")
+
+    def move(value: Any) -> Any:
+        if isinstance(value, str):
+            return named.sub(
+                lambda found: (
+                    found[0] if Path(found[0]) in read else f"{name_own_directory(directory)}{found['below'] or ''}"
+                ),
+                value,
+            )
+        if isinstance(value, list):
+            return [move(one) for one in value]
+        return {name: move(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+    places = ("command", "params", "env", "tensorboard", "resume_args")
+    return replace(request, **{name: move(getattr(request, name)) for name in places})
+
+
+def name_own_directory(directory: str, run_id: str = RUN_ID) -> str:
+    """Return the result directory of a run that repeats one with ``directory``."""
+    return f"{directory}-{run_id}"
 
 
 def find_attempt(like: str, store: RunStore) -> tuple[Run, int]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mcp_server.blueprints.apply import apply_blueprint
 from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.command.hydra import takes_settings
+from mcp_server.command.outputs import resumes
 from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
@@ -35,7 +36,7 @@ from mcp_server.runs.launch.arguments import check_arguments, check_no_secret, c
 from mcp_server.runs.launch.gpu_admission import names_mig, requests_gpus
 from mcp_server.runs.launch.launch_site import FarSite, ThisSite, find_site
 from mcp_server.runs.launch.params_file import name_for_program, read_params_file
-from mcp_server.runs.launch.repeat import find_attempt, repeat
+from mcp_server.runs.launch.repeat import find_attempt, name_own_directory, repeat
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
@@ -83,6 +84,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         site.check_inputs(request, command)
     name = request.name or printable(name_of(command, request.params), "")[:LONGEST_NAME]
     run_id = home.choose_id(name)
+    if result_dir and request.like and not resumes(request.command, request.params):
+        result_dir = name_own_directory(result_dir, run_id)
     config, (request, code) = home.read_config(), site.plan_code(request, run_id, _find_former_code(request, home))
     request = replace(
         request,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mcp_server.backends.slurm.batch_script import warn_of_directives
 from mcp_server.command.killers import find_warnings
-from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected, warn_of_redirection
+from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected, resumes, warn_of_redirection
 from mcp_server.command.programs import PYTHON_LAUNCHERS, SETS_VARIABLES, SHELLS, TEXT_PROGRAMS
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.command.started import Program, find_programs
@@ -162,6 +162,8 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
         home = store.home
         warnings += warn_of_shared_outputs(spec, store.list_specs(RunQuery("live")))
+        if spec.like and spec.result_dir and spec.result_dir.endswith(f"-{spec.run_id}"):
+            warnings.append(f"Its results go to {spec.result_dir}: those of {spec.like} stay where they are.")
         warnings += warn_of_former_outputs(spec, partial(store.list_specs, RunQuery("ended", mirror="")))
         if of_home := home.find_warning():
             warnings.append(of_home)
@@ -268,7 +270,6 @@ _NAMES = (*RUN_NAMES, "name", "version", "trial")
 _OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
 _MOST_NAMED = 3
 _MOST_FORMER = 300  # the newest ended runs, whose commands are read
-_RESUMES = re.compile(r"resum|--?continue\b|load_checkpoint", re.IGNORECASE)
 _OF_RUNWARD = (EXPERIMENT_LOG, FINISH_FLAG)
 
 
@@ -291,7 +292,7 @@ def warn_of_shared_outputs(spec: RunSpec, live: Iterable[RunSpec]) -> list[str]:
 def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[RunSpec]]) -> list[str]:
     """Return a warning that names the newest ended run with files where ``spec`` writes, unless it resumes."""
     own = [path for path in filter(None, (*_list_outputs(spec), spec.result_dir)) if _holds_files(path)]
-    if not own or spec.mirror or _RESUMES.search(json.dumps([spec.command, spec.params], default=str)):
+    if not own or spec.mirror or resumes(spec.command, spec.params):
         return []
     for other in map(_as_it_ran, list_ended(_MOST_FORMER)):
         if other.run_id == spec.run_id or _list_names(spec) != _list_names(other):
