@@ -130,14 +130,15 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
 
 
 def _follow_links(text: str) -> str:
-    """Return a text with the targets of its links instead of them; a link whose text is another path stays both."""
+    """Return a text with addresses of files as paths, and links as their targets; one with another path as both."""
 
     def follow(link: re.Match[str]) -> str:
-        target = link["target"].strip().removeprefix("file://")
+        target = link["target"].strip()
         words = _bare_value(link["text"])
         is_other = _RX.path_start.match(words) and not target.rstrip("/").endswith(words.lstrip("./~").rstrip("/"))
         return f"{words} {target}" if is_other and " " not in words else f"`{target}`" if " " in target else target
 
+    text = text.replace("file:///", "/")
     return _RX.link.sub(follow, text) if "](" in text else text
 
 

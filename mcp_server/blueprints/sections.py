@@ -4,6 +4,7 @@ Every part has its line number. Pure.
 """
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from mcp_server.blueprints.headings import (
     find_underlined,
     plain_text,
     split_label,
+    split_row,
     unfold_wide_tables,
 )
 from mcp_server.blueprints.html import rewrite_html
@@ -208,10 +210,19 @@ def _split_breaks(line: SourceLine) -> list[SourceLine]:
     return [lines[0], *(replace(other, list_mark="") for other in lines[1:])]
 
 
+def _split_row_label(content: str) -> tuple[str, str] | None:
+    """Return label and value of a table row of two cells, ``| limit | 10 h |``, or None where it is none."""
+    cells = [cell.strip() for cell in split_row(content)] if content.startswith("|") else []
+    label, value = cells if len(cells) == 2 else ("", "")  # noqa: PLR2004 - label and value
+    is_label = value and _RX.row_label.fullmatch(label) and not find_durations(label)
+    return (label.strip("*_` ").lower(), value) if is_label else None
+
+
 def read_items(section: Section) -> Iterator[SectionItem]:
     """Yield the items of a section by line. A label without a value applies to the line below."""
     pending, depth = "", 0
-    for line in section.all_lines:
+    lines = list(section.all_lines)
+    for line, below_it in itertools.zip_longest(lines, lines[1:]):
         if not line.text.strip():
             continue
         indent = len(line.text) - len(line.text.lstrip())
@@ -221,7 +232,8 @@ def read_items(section: Section) -> Iterator[SectionItem]:
         text = plain_text(line)
         if line.level or not text or _RX.rule.fullmatch(text):
             continue
-        label, value = split_label(text)
+        is_head = below_it is not None and set("-") < set(below_it.content) <= set("|:- ")
+        label, value = (None if is_head else _split_row_label(line.content)) or split_label(text)
         if label and not value:
             pending, depth = label, indent
             continue
