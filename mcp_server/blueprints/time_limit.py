@@ -88,7 +88,8 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
             item = replace(item, label="", text=item.whole)  # noqa: PLW2901
         elif FIRST_STEP.search(item.label):
             continue
-        value = _RX.max_time_label.sub("", item.text.strip("`*\"' ")).strip("`*\"' ")
+        value = _RX.italic.sub(r"\1", item.text).strip("`*\"' ")
+        value = _RX.max_time_label.sub("", value).strip("`*\"' ")
         if back := _RX.report_back.search(value):
             reader.add_note("max_time", back[0])
             value = value.replace(back[0], " ")
