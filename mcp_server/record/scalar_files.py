@@ -88,7 +88,9 @@ _STEPS, _EPOCHS = _NAMES["scalar_step"], _NAMES["scalar_epoch"]
 _COUNTS, _COUNTED = frozenset(_NAMES["count"]), frozenset(_NAMES["counted"])
 TIME_KEYS = _NAMES["time"]
 _CLOCKS = frozenset(_NAMES["clock"]) | {*TIME_KEYS}
-_SPLITS = frozenset(_NAMES["split"])
+_SPLITS, _THINGS = frozenset(_NAMES["split"]), frozenset(_NAMES["thing"])
+STEP = "step"
+FEWEST_COUNTED, _COUNTED_BYTES = 3, 3072  # rows that tell a counter, and the bytes in which they are looked for
 _WORDS = re.compile(r"[^\W_]+")
 _SEPARATORS = re.compile(r"[\s-]+")
 _TRIAL = ("number", "trial")  # counts trials only beside the value of each
@@ -175,13 +177,20 @@ def _rises(values: Sequence[float]) -> bool:
 class Header(NamedTuple):
     """The first line of a table: the names of its columns, their separator, and where it ends in the file.
 
-    ``has_metadata``: a line of JSON in a comment stands above it.
+    ``has_metadata``: a line of JSON in a comment stands above it. ``counter``: the written name of a column that is
+    named `step` here, since its numbers alone say that it counts steps.
     """
 
     names: list[str]
     separator: str
     end: int
     has_metadata: bool
+    counter: str = ""
+
+    def read_rows(self, head: bytes) -> list[list[str]]:
+        """Return the whole rows below it in the beginning of a file."""
+        written = [self.counter if self.counter and name == STEP else name for name in self.names]
+        return _read_rows(head[self.end :], self.separator, written)
 
 
 _BOM = b"\xef\xbb\xbf"
@@ -202,7 +211,39 @@ def read_header(head: bytes) -> Header | None:
     line = head[at:end].decode("utf-8", "replace")
     separator = max(",;\t", key=line.count)
     names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
-    return Header(names, separator, end, has_metadata)
+    counter = find_counter(names, _read_rows(head[end : end + _COUNTED_BYTES], separator, names))
+    return Header([STEP if counter and one == counter else one for one in names], separator, end, has_metadata, counter)
+
+
+def _read_rows(data: bytes, separator: str, names: Sequence[str]) -> list[list[str]]:
+    """Return the whole rows of a table, without the header that a program writes once more as it begins again."""
+    lines = data.decode("utf-8", "replace").split("\n")[:-1]
+    return [row for row in csv.reader(lines, delimiter=separator) if row and [cell.strip() for cell in row] != names]
+
+
+def may_count_yet(header: Header, head: bytes) -> bool:
+    """Return whether too few rows are there to tell if a column counts steps, and one may."""
+    rows = header.read_rows(head)
+    return not rows or (len(rows) < FEWEST_COUNTED and find_counter(header.names, rows, fewest=1) != "")
+
+
+def find_counter(names: Sequence[str], rows: Sequence[Sequence[str]], *, fewest: int = FEWEST_COUNTED) -> str:
+    """Return the name of the first column that rises by 1 in each row, empty where a name says what counts steps.
+
+    All other cells are numbers, and one of the others is measured. A column that names things counts nothing.
+    """
+    if len(rows) < fewest or any(rank_step(name) is not None for name in names):
+        return ""
+    columns = [[parse_number(cell) for cell in column] for column in zip(*rows)]
+    if any(len(row) != len(names) for row in rows) or any(None in column for column in columns):
+        return ""
+    for name, column in zip(names, columns):
+        start = column[0] or 0.0
+        if start >= 0 and start.is_integer() and column == [start + n for n in range(len(column))]:
+            words = _WORDS.findall(plain_name(name))
+            is_measured = any(other != name and plain_name(other) not in _CLOCKS for other in names)
+            return name if is_measured and words and _THINGS.isdisjoint(words) else ""
+    return ""
 
 
 def holds_table(head: bytes, *, is_sure: bool) -> bool:
@@ -211,8 +252,7 @@ def holds_table(head: bytes, *, is_sure: bool) -> bool:
         header = read_header(head)
         if header is None or len(header.names) < 2 or any(parse_number(name) is not None for name in header.names):  # noqa: PLR2004
             return False
-        lines = head[header.end :].decode("utf-8", "replace").split("\n")[:-1]
-        rows = [row for row in csv.reader(lines, delimiter=header.separator) if row]
+        rows = header.read_rows(head)
     except csv.Error:
         return False
     if any(len(row) != len(header.names) for row in rows):

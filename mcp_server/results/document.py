@@ -88,11 +88,12 @@ def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> 
     sections: Sections = [("Purpose", [purpose])] if purpose else []
     if facts.summary:
         sections.append(("Summary", [_lower_headings(facts.summary.strip())]))
-    none_seen = [f"{_NONE_SEEN}{facts.places}."]
+    none_seen = f"{_NONE_SEEN}{facts.places}."
+    none_printed = f"{_NONE_SEEN}{facts.places.replace('looked ', 'looked at its output, ', 1)}."
     figures: Sections = [
-        ("Metrics", list(_metrics(facts.numbers, run)) or none_seen),
-        ("Evaluations", list(render_evaluations(facts.evaluations)) or none_seen),
-        ("Checkpoints", list(_checkpoints(facts.checkpoints)) or none_seen),
+        ("Metrics", list(_metrics(facts.numbers, run)) or [none_printed]),
+        ("Evaluations", list(render_evaluations(facts.evaluations)) or [none_printed]),
+        ("Checkpoints", list(_checkpoints(facts.checkpoints)) or [none_seen]),
     ]
     sections += [
         ("End of the run", [f"**{run.state}**", "", *facts.end.lines]),

@@ -66,16 +66,23 @@ def find_event_locations(path: Path) -> list[DatedLocation]:
 
 def find_tables(path: Path) -> list[DatedLocation]:
     """Return tables and databases at or below ``path``, newest first."""
-    scan = DirectoryScan(_DEEPEST, max_directories=_MOST_DIRECTORIES, max_entries_each=_MOST_ENTRIES)
-    tree: Iterator[tuple[Path, list[None]]] = scan.walk(
-        path, lambda _: None, skip=lambda name: name[0] in "._" or name in _FOREIGN, enter=_is_no_record
-    )
     tables = []
-    for directory in (directory for directory, _ in tree) if path.is_dir() else [path]:
+    for directory in (directory for directory, _ in _walk(path, lambda _: None)) if path.is_dir() else [path]:
         for source in find_sources(directory):
             with contextlib.suppress(OSError):
                 tables.append(DatedLocation(source, source.path.stat().st_mtime))
     return sorted({table.location: table for table in tables}.values(), key=lambda table: -table.newest_s)
+
+
+def list_files(path: Path) -> Iterator[Path]:
+    """Yield the files at or below a directory, as far as tables are looked for there."""
+    for directory, names in _walk(path, lambda entry: entry.name if entry.is_file() else None):
+        yield from (directory / name for name in names)
+
+
+def _walk(path: Path, select: Callable[[os.DirEntry[str]], str | None]) -> Iterator[tuple[Path, list[str]]]:
+    scan = DirectoryScan(_DEEPEST, max_directories=_MOST_DIRECTORIES, max_entries_each=_MOST_ENTRIES)
+    return scan.walk(path, select, skip=lambda name: name[0] in "._" or name in _FOREIGN, enter=_is_no_record)
 
 
 def _is_no_record(path: Path) -> bool:

@@ -15,12 +15,14 @@ from mcp_server.backends.ssh.far_files import fetch_scalar_files
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
+from mcp_server.scalars.formats.detect import explain_no_curves
 from mcp_server.scalars.locate import (
     EventFiles,
     LookupCache,
     MetricLocation,
     find_run_files,
     find_scalars,
+    list_files,
     locate_run_scalars,
     read_imported,
     run_span,
@@ -132,7 +134,8 @@ class Scalars:
             return run_locations
         own = self.attribution.of(run)
         locations = locate_run_scalars(run, self._lookups, own)[:_MOST_LOCATIONS]
-        run_locations = RunLocations(tuple(locations), own.uncertain, places=own.describe_places())
+        remark = "" if locations else explain_no_curves(Path(path) for path in own.claims.written)
+        run_locations = RunLocations(tuple(locations), own.uncertain, remark, own.describe_places())
         stamp = key, _stamp_directories(run_locations.locations)  # not under the lock: a directory may not answer
         with self._lock:
             while len(self._locations) >= _MOST_REMEMBERED:
@@ -256,7 +259,8 @@ def _resolve_path(path: Path) -> ScalarTarget:
     if not dated:
         raise NoScalars(
             f"No scalars seen under {root}:",
-            "looked for event files, CSV, JSON lines, trainer_state, Trackio, MLflow and wandb files.",
+            explain_no_curves(list_files(existing) if existing.is_dir() else [existing])
+            or "looked for event files, CSV, JSON lines, trainer_state, Trackio, MLflow and wandb files.",
             "Pass another logdir, or a run_id of list_runs.",
         )
     locations = [one.location for one in dated]

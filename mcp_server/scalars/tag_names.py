@@ -33,6 +33,7 @@ _SEPARATORS = re.compile(r"[\s_.-]+")
 _PARTS = re.compile(r"[\s_./:@-]+")
 _GLOB = re.compile(r"[*?\[]")
 _EVALUATED = re.compile(r"(?i)eval(?:uation)?[/. ]")  # before a name that a result file has without it
+_OF_ALL = frozenset({"overall", "total", "final", "whole"})
 _AXES = frozenset({"time", "iter", "frame", "epoch"})  # the last part of a tag: the same metric over another axis
 
 
@@ -104,6 +105,12 @@ def _means_same(pattern: str, tag: str) -> bool:
     return sorted(_unify(pattern)) == sorted(_unify(tag))
 
 
+def _is_rate_of_all(pattern: str, tag: str) -> bool:
+    """Return whether `overall success` is meant, as programs print the rate over all benchmarks."""
+    words = _unify(pattern)
+    return "success" in words and _unify(tag) == tuple(word for word in words if word not in _OF_ALL) != words
+
+
 def _ends_alike(pattern: str, tag: str) -> bool:
     words = _unify(pattern)
     return _respell(pattern) not in HEADLINES and _unify(tag)[-len(words) :] == words
@@ -132,6 +139,7 @@ _READINGS: tuple[Callable[[str, str], bool], ...] = (
     lambda pattern, tag: _split(tag) == _split(pattern),  # `eval_loss` is `eval/loss`
     _is_headline,  # the tag that wait_run shows under this word
     _means_same,  # `val acc` is `accuracy/valid`
+    _is_rate_of_all,
     _ends_alike,
     _is_in_words,
 )

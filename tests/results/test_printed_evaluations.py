@@ -9,6 +9,7 @@ import pytest
 
 from mcp_server.results.evaluations.evaluation_series import EvaluationSeries, build_series
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
+from mcp_server.scalars.tag_names import match_tags
 from tests.support.ended_runs import Runs
 
 Read = Callable[..., dict[str, EvaluationSeries]]
@@ -93,6 +94,9 @@ LOGGED = "11/23 10:20:11 [INFO] | >> {}".format
         (["Total success rate: 0.8", "Total episodes: 10"], [(None, 0.8, 10)]),
         (["Total success rate: 0.83", "Total episodes: 10"], [(None, 0.83, None)]),
         ([f"Success: {n // 2}/{n}" for n in range(1, 21)], [(None, 0.5, 20)]),
+        (["overall success 62.00% over 3 benchmarks"], [(None, 62.0, None)]),
+        (["Mean success rate of 41/50 (82.0%) on 5 tasks"], [(None, 82.0, 50)]),
+        (["final success rate 0.5%"], [(None, 0.5, None)]),
         (["Success: 5/20", "Success: 12/20"], [(None, 0.25, 20), (None, 0.6, 20)]),
         (["step 100: success: 5/20", "step 200: success: 12/20"], [(100, 0.25, 20), (200, 0.6, 20)]),
         ([*STEPS[:5], "Eval success: 5/20", *STEPS[5:], "Eval success: 12/20"], [(5, 0.25, 20), (9, 0.6, 20)]),
@@ -106,9 +110,32 @@ def test_a_success_rate_in_a_sentence_is_an_evaluation(
     assert all((point.error is None) == (point.episodes is None) for point in one.points)
 
 
+def test_rates_of_several_benchmarks_are_each_its_own_beside_that_of_all(read: Read) -> None:
+    lines = []
+    for name, good in (("stack", 35), ("pour", 36), ("fold_towel", 22)):
+        lines += [f"[{name}] trial {n}/50: {good * n // 50} ok so far" for n in (10, 50)]
+        lines.append(f"== {name}: success rate {good}/50 ({2 * good:.1f}%)")
+    series = read(*lines, "[lift] success: 80%", "overall success 62.00% over 3 benchmarks")
+    assert {name: (one.last.value, one.last.episodes) for name, one in series.items() if "success" in name} == {
+        "success_rate": (62.0, None),
+        "stack.success_rate": (70.0, 50),
+        "pour.success_rate": (72.0, 50),
+        "fold_towel.success_rate": (44.0, 50),
+        "lift.success_rate": (80.0, None),
+    }
+    for asked, found in (
+        ("overall success", ["success_rate"]),
+        ("overall success rate", ["success_rate"]),
+        ("success", ["success_rate"]),
+        ("pour success rate", ["pour.success_rate"]),
+    ):
+        assert match_tags(asked, list(series), held_out=True) == found, asked
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        *("stack: success rate 0.5", "INFO: success 12", "pour: success 60", "overall success 3", "success 50% done"),
         *("Success: True", "success: 0.5", "success rate: 0.5", "Success: 12/20/30", "Success: 21/20", "Success: 0/0"),
         *("Download success: 20/20", "Overall success rate: 340%", "Overall success rate: nan", "success: 3 of 4"),
         *("Current task success rate: 0.5", "Overall success rate of the last run: 0.5", "Success: 2024-01-02"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.scalar_files import TIME_KEYS, is_curve, is_epoch, is_split, rank_step
+from mcp_server.record.scalar_files import TIME_KEYS, find_counter, is_curve, is_epoch, is_split, rank_step
 from mcp_server.results.evaluations.evaluation_series import build_series
 from mcp_server.results.evaluations.evaluation_text import has_step
 from mcp_server.results.evaluations.evaluations import Evaluation
@@ -29,6 +29,7 @@ SORTS: dict[str, Callable[[str], bool]] = {
     "counted": lambda name: rank_step(f"{name}_steps") is not None,
     "clock": lambda name: not is_curve([{"step": 1, name: 1}, {"step": 2, name: 2}]),
     "split": is_split,
+    "thing": lambda name: find_counter([name, "y"], [["1", "5"], ["2", "9"], ["3", "7"]]) == "",
     "time": lambda name: name in TIME_KEYS,
     "benchmark": lambda name: read_row(name, "libero") == [("libero", "", None)],
     "model": lambda name: read_row(name, "pi0") == [("", "pi0", None)],

@@ -28,6 +28,7 @@ from mcp_server.record.curves.tracker_records import flatten
 from mcp_server.record.scalar_files import (
     holds_json_lines,
     is_log,
+    may_count_yet,
     parse_number,
     rank_step,
     read_header,
@@ -190,9 +191,13 @@ def _open_text(head: bytes, name: str) -> Tail | None:
     except csv.Error:
         return None
     names = header.names if header else []
-    if len(names) < 2 or all(rank_step(one) is None for one in names):  # noqa: PLR2004
+    if header is None or len(names) < 2 or any(parse_number(one) is not None for one in names):  # noqa: PLR2004
         return None
-    return None if any(parse_number(one) is not None for one in names) else TableTail()
+    if any(rank_step(one) is not None for one in names):
+        return TableTail()
+    if len(head) < _HEAD_BYTES and may_count_yet(header, head):
+        raise EOFError
+    return None
 
 
 def _is_document(head: bytes) -> bool:

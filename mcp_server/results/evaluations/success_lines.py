@@ -16,10 +16,18 @@ _BEFORE = r"(?:^|[\]|>:)#*-])[\s#*`]{0,8}"
 _BEHIND = r"[*`.]*(?:\s+(?:episodes|trials|rollouts|attempts|tasks))?[\s.]*(?:\(\d+:[\w.]+:\d+\))?$"  # openpi's logger
 _WHOLE = r"(?:overall|total|final|average|avg|mean|eval(?:uation)?|validation|test)"
 _RUNNING = r"(?:current(?: total)?|running|cumulative)"
+# Without a sign before it, a number is a rate where it is a fraction or has a percent sign.
+_SIGN = r"(?:[*`]*\s?[:=][\s*`]{0,6}|[\s*`]{1,6}(?:(?:of|is)\s)?(?=[\d.]{1,9}\s?(?:%|/\s?\d)))"
 _RATE = re.compile(
     rf"(?i){_BEFORE}(?:(?P<whole>(?:{_WHOLE}[ _]){{1,2}})|(?P<running>{_RUNNING}[ _]))?(?:episodes?[ _])?"
-    rf"success(?:es)?(?P<rate>[ _]rate)?[*`]*\s?[:=][\s*`]{{0,6}}(?P<value>[\d.][^\s()]{{0,20}}(?:\s?/\s?\d+)?"
-    rf"(?:\s?%)?(?:\s?\([^()]{{1,20}}\))?){_BEHIND}"
+    rf"(?P<named>success(?:es)?)(?P<rate>[ _]rate)?{_SIGN}(?P<value>[\d.][^\s()]{{0,20}}(?:\s?/\s?\d+)?"
+    rf"(?:\s?%)?(?:\s?\([^()]{{1,20}}\))?)(?:\s(?:over|on|across|in)\s(?:all\s)?\d{{1,9}}\s\w+)?{_BEHIND}"
+)
+# A whole line that names what was tried: `== stack: success rate 42/50`, `[stack] success: 84 %`.
+_SUBJECT = re.compile(r"[\s#*=>`-]*(?:\[(?P<name>[A-Za-z][\w./-]{0,40})\]|(?P<word>[A-Za-z][\w./-]{0,40}):)[\s*`]+$")
+_NO_SUBJECTS = frozenset(
+    """info warning warn debug error log root main result results summary overall total final average mean eval
+    evaluation validation val test score scores metric metrics output rank worker download upload""".split()  # noqa: SIM905
 )
 _EPISODES = re.compile(
     rf"(?i){_BEFORE}(?:total[ _]episodes|episodes completed so far|num(?:ber of)?[ _]episodes)\s?[:=]\s?(\d{{1,9}})"
@@ -32,19 +40,24 @@ _SUCCESSES = re.compile(
 
 @dataclass(frozen=True)
 class SuccessRate:
-    """One printed rate, with the step in its line. ``at``: that of the training. ``running``: others are to follow."""
+    """One printed rate, with the step in its line. ``at``: that of the training. ``running``: others are to follow.
+
+    ``subject``: the task or benchmark that the line names.
+    """
 
     value: float
     episodes: int | None = None
     step: int | None = None
     at: int | None = None
     running: bool = False
+    subject: str = ""
 
     def as_row(self) -> Row:
         """Return it as the row of an evaluation."""
         step = {} if self.step is None else {"step": self.step}
         episodes = {} if self.episodes is None else {"n_episodes": self.episodes}
-        return {**step, _METRIC: self.value, **episodes}
+        subject = {"benchmark": self.subject} if self.subject else {}
+        return {**step, **subject, _METRIC: self.value, **episodes}
 
 
 @dataclass
@@ -71,17 +84,19 @@ class SuccessLines:
         elif match := _SUCCESSES.search(line):
             self._successes = int(match[1])
         elif match := _RATE.search(line):
-            self._add(match, find_step(line[: match.start()]), at)
+            self._add(match, line, at)
 
-    def _add(self, match: re.Match[str], own_step: int | None, at: int | None) -> None:
+    def _add(self, match: re.Match[str], line: str, at: int | None) -> None:
         value = parse_rate(match["value"])
         if value is None or not 0 <= (value / 100 if isinstance(value, Percent) else value) <= 1:
             return
         episodes = getattr(value, "whole", None) or self._counted(value)
         is_running = match["running"] is not None
-        if episodes is None and not is_running and not (match["whole"] and match["rate"]):
+        is_whole = bool(match["whole"] and (match["rate"] or isinstance(value, Percent)))
+        subject = "" if match["whole"] or is_running else _find_subject(line[: match.start("named")])
+        if episodes is None and not (is_running or is_whole or (subject and isinstance(value, Percent))):
             return
-        rate = SuccessRate(value, episodes, own_step, at, is_running)
+        rate = SuccessRate(value, episodes, find_step(line[: match.start()]), at, is_running, subject)
         if self.rates and _goes_on(self.rates[-1], rate):
             self.rates.pop()
         self.rates.append(rate)
@@ -112,9 +127,16 @@ def read_success_rates(lines: Iterable[str]) -> list[Row]:
     return [rate.as_row() for rate in reader.rates]
 
 
+def _find_subject(before: str) -> str:
+    """Return the task or benchmark that stands alone before a rate; a step, or a word of a logger, is none."""
+    found = _SUBJECT.fullmatch(before)
+    name = (found["name"] or found["word"]) if found else ""
+    return "" if name.lower() in _NO_SUBJECTS or find_step(before) is not None else name
+
+
 def _goes_on(former: SuccessRate, rate: SuccessRate) -> bool:
     """Return whether ``rate`` is of the same episodes as ``former`` and of more, or says the same again."""
-    if (former.step, former.at) != (rate.step, rate.at):
+    if (former.step, former.at, former.subject) != (rate.step, rate.at, rate.subject):
         return False
     if former.episodes is None or rate.episodes is None:
         return former.running

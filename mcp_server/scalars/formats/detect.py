@@ -1,10 +1,12 @@
 """Finds the files and databases with scalars at a path that are not TensorBoard's, and who reads each."""
 
+import csv
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +17,9 @@ from mcp_server.record.scalar_files import (
     find_scalar_file,
     holds_json_lines,
     holds_table,
+    parse_number,
+    rank_step,
+    read_header,
 )
 from mcp_server.scalars.formats import sqlite
 from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, file_signature, open_scalar_file
@@ -23,6 +28,7 @@ from mcp_server.scalars.formats.json_documents import JsonDocument, holds_docume
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.series import ScalarsUnreadable
+from mcp_server.text.formatting import join_some
 
 SourceKind = Literal["csv", "jsonl", "document", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
 
@@ -37,6 +43,7 @@ _PARSERS: dict[str, type[Csv | JsonLines | WandbLog | SwanlabLog]] = {
 }
 _TRACKER_KINDS: dict[str, SourceKind] = {".wandb": "wandb", ".swanlab": "swanlab"}
 _MOST_ENTRIES = 100_000  # of a directory
+_MOST_EXPLAINED, _MOST_NAMED = 2, 4
 _MOST_TABLES = 200  # of no known name in a directory: more are data
 
 
@@ -107,6 +114,31 @@ def _holds(path: Path, reader: str, row: ScalarFile) -> bool:
             return holds_table(head, is_sure=row.is_sure)
         return holds_json_lines(head, path.name, is_sure=row.is_sure)
     return False
+
+
+def explain_no_curve(path: Path) -> str:
+    """Return why a table with the ending of one holds no curve, as a sentence; empty for other files, and for curves.
+
+    Looks at the beginning of the file.
+    """
+    row = find_scalar_file(path.name.lower())
+    if row is None or row.readers != ("csv",) or _holds(path, "csv", row):
+        return ""
+    header = None
+    with suppress(ScalarsUnreadable, csv.Error), open_scalar_file(path) as fd:
+        header = read_header(os.pread(fd, HEAD_BYTES, 0))
+    names = header.names if header else []
+    if len(names) < 2 or any(parse_number(name) is not None for name in names):  # noqa: PLR2004
+        return f"{path.name} is no curve: its first line does not name columns."
+    shown = join_some(names, _MOST_NAMED)
+    if any(rank_step(name) is not None for name in names):
+        return f"{path.name} is no curve: its steps do not rise, or nothing is measured beside them ({shown})."
+    return f"{path.name} is no curve: no column is named as a step, or rises by 1 beside numbers alone ({shown})."
+
+
+def explain_no_curves(paths: Iterable[Path]) -> str:
+    """Return for the first of some files that are tables without a curve why they are none."""
+    return " ".join(islice(filter(None, map(explain_no_curve, paths)), _MOST_EXPLAINED))
 
 
 def _list_directory(path: Path) -> Iterator[ScalarSource]:

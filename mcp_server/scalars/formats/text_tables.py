@@ -14,7 +14,15 @@ import numpy as np
 from typing_extensions import override
 
 from mcp_server.record.curves.tracker_records import flatten
-from mcp_server.record.scalar_files import is_log, is_split, name_in_split, parse_number, read_header, read_json_line
+from mcp_server.record.scalar_files import (
+    STEP,
+    is_log,
+    is_split,
+    name_in_split,
+    parse_number,
+    read_header,
+    read_json_line,
+)
 from mcp_server.scalars.formats.appended_file import Parser, WholeSource, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.row_series import NumberColumn, Rows, collect_columns
 from mcp_server.scalars.series import RunScalars
@@ -106,7 +114,7 @@ class Csv(_LineParser):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._names: list[str] = []
-        self._separator = ","
+        self._separator, self._counter = ",", ""
 
     @override
     def begin(self, fd: int, size: int) -> int:
@@ -123,14 +131,14 @@ class Csv(_LineParser):
             raise unreadable_error(self.path, "it does not begin with a line of text")
         if header is None:
             return 0
-        self._separator = header.separator
+        self._separator, self._counter = header.separator, header.counter
         self._set_names(header.names)
         if all(parse_number(name) is not None for name in self._names):
             raise unreadable_error(self.path, "it does not begin with the names of columns")
         return max(header.end, self.left_out)
 
     def _set_names(self, header: Sequence[str]) -> None:
-        self._names = [name.strip() for name in header]
+        self._names = [STEP if self._counter and name.strip() == self._counter else name.strip() for name in header]
         self._split = next((number for number, name in enumerate(self._names) if is_split(name)), None)
 
     def _end(self, data: bytes, start: int) -> int:
@@ -169,7 +177,12 @@ class Csv(_LineParser):
         self._add(rows)
 
     def _is_header(self, row: list[str]) -> bool:
-        return row[0].strip() == self._names[0] != "" and not any(parse_number(cell) is not None for cell in row)
+        first = row[0].strip()
+        return (
+            first != ""
+            and first in (self._names[0], self._counter)
+            and not any(parse_number(cell) is not None for cell in row)
+        )
 
     def _add(self, rows: Sequence[Sequence[str]]) -> None:
         columns: dict[str, NumberColumn] = {}

@@ -106,7 +106,8 @@ class OwnFiles:
     def describe_places(self) -> str:
         """Return where the run's files are looked for, as the end of a sentence."""
         below = [str(path) for path in (self.claims.cwd, *self.roots()) if path and str(path) != "/"]
-        opened = f" and at {len(self.claims.written)} files that it had open" if self.claims.written else ""
+        count = len(self.claims.written)
+        opened = f" and at {count} file{'s' if count > 1 else ''} that it had open" if count else ""
         return f"looked below {join_some(below, _NAMED_IN_NOTE) or 'no directory'}{opened}"
 
     def learn(self, files: Iterable[FileFacts]) -> None:

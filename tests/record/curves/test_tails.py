@@ -103,6 +103,18 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
     "semicolons": ("Epoch;acc\n1;0.5\n", [(1, {"acc": 0.5})]),
     "tabs": ("Epoch\tAverageEpRet\n3\t-12.5\n", [(3, {"AverageEpRet": -12.5})]),
     "a comment": ("# made by X\nstep,loss\n1,nan\n", [(1, {"loss": math.nan})]),
+    "a counter of any name": (
+        "lap,warp,shine_pct,secs\n1,2.8,-179,0.2\n2,2.7,-166,0.4\n3,nan,3,0.6\n",
+        [
+            (1, {"warp": 2.8, "shine_pct": -179.0, "secs": 0.2}),
+            (2, {"warp": 2.7, "shine_pct": -166.0, "secs": 0.4}),
+            (3, {"warp": math.nan, "shine_pct": 3.0, "secs": 0.6}),
+        ],
+    ),
+    "a counter that goes on, behind a value": (
+        "energy;sweep\n0.5;21\n0.4;22\n0.3;23\n",
+        [(21, {"energy": 0.5}), (22, {"energy": 0.4}), (23, {"energy": 0.3})],
+    ),
     "a step in a group": ("time/total_timesteps,rollout/ep_rew_mean\n128,20\n", [(128, {"rollout/ep_rew_mean": 20.0})]),
 }
 
@@ -115,14 +127,21 @@ def test_a_table_is_read_by_the_column_that_counts_steps(tmp_path: Path, case: s
     assert str(read(path)) == str(expected)
 
 
-@pytest.mark.parametrize("text", ["id,label,score\n1,2,0.3\n", "1,2\n3,4\n", "Hello, world\n", "step\n1\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("id,label,score\n1,2,0.3\n", "1,2\n3,4\n", "step\n1\n", "a,b\n1,0.5\n2,0.4\n4,0.3\n"),
+        *("sample_id,pred\n1,0.5\n2,0.4\n3,0.3\n", "lap,word\n1,a\n2,b\n3,c\n", "lap,seconds\n1,2\n2,4\n3,6\n"),
+    ],
+)
 def test_a_table_without_steps_is_no_curve(text: str) -> None:
     assert open_tail("/x/metrics.csv", text.encode(), 0.0) is None
 
 
-def test_too_little_says_nothing() -> None:
+@pytest.mark.parametrize("text", [b"step,lo", b"lap,warp\n", b"lap,warp\n1,0.5\n2,0.4\n"])
+def test_too_little_says_nothing(text: bytes) -> None:
     with pytest.raises(EOFError):
-        open_tail("/x/metrics.csv", b"step,lo", 0.0)
+        open_tail("/x/metrics.csv", text, 0.0)
 
 
 def test_a_table_that_is_written_anew_with_another_column_is_read_anew(tmp_path: Path) -> None:

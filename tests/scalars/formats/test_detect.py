@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import ScalarSource, SourceKind, find_sources
+from mcp_server.scalars.formats.detect import ScalarSource, SourceKind, explain_no_curve, find_sources
 from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import csv_file, points, read
@@ -148,3 +148,19 @@ def test_output_that_has_the_name_of_a_table_is_none(tmp_path: Path, name: str) 
     for text in ("epoch,loss\n", "epoch,loss\n0,0.5\n", "Epoch\tEpRet\n1\t3.5\n"):
         file.write_text(text)
         assert find_sources(tmp_path) == [ScalarSource("csv", file)], text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("lap,word\n1,a\n2,b\n3,c\n", "no column is named as a step, or rises by 1 beside numbers alone (lap, word)."),
+        ("a,b\n1,0.5\n2,0.4\n4,0.3\n", "no column is named as a step, or rises by 1 beside numbers alone (a, b)."),
+        ("0.1,0.2\n0.3,0.4\n", "its first line does not name columns."),
+        ("step,secs\n1,2\n2,4\n", "its steps do not rise, or nothing is measured beside them (step, secs)."),
+        ("lap,warp\n1,0.5\n2,0.4\n3,0.3\n", ""),
+    ],
+)
+def test_a_table_that_is_no_curve_is_told_with_its_reason(tmp_path: Path, text: str, why: str) -> None:
+    (path := tmp_path / "kiln_log.csv").write_text(text)
+    assert explain_no_curve(path) == (f"kiln_log.csv is no curve: {why}" if why else "")
+    assert explain_no_curve(tmp_path / "notes.txt") == ""

@@ -123,6 +123,15 @@ def test_without_a_step_rows_are_counted(tmp_path: Path) -> None:
     assert run.notes == ("Steps are row numbers.",)
 
 
+def test_a_column_of_any_name_that_rises_by_one_counts_steps_also_under_a_second_header(tmp_path: Path) -> None:
+    path = tmp_path / "kiln_log.csv"
+    path.write_text("lap,warp\n1,2.8\n2,2.7\n3,2.6\nlap,warp\n4,2.5\n")
+    assert find_sources(tmp_path) == [ScalarSource("csv", path)]
+    run = read(path)
+    assert set(run.series) == {"warp"}
+    assert points(run, "warp") == [(1, 2.8), (2, 2.7), (3, 2.6), (4, 2.5)]
+
+
 def test_a_batch_number_that_restarts_with_each_epoch_is_not_a_step(tmp_path: Path) -> None:
     rows = "".join(f"{epoch},{batch},{epoch + batch / 8}\n" for epoch in range(3) for batch in range(4))
     run = read(csv_file(tmp_path, "epoch,step,loss\n" + rows))
