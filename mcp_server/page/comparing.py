@@ -1,6 +1,5 @@
 """Several runs beside each other: the settings and code in which they differ, and a sweep's settings ranked."""
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_differing, rank_groups
+from mcp_server.record.sweeps.sweep_spec import read_cell_notes
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.results.code_differences import find_code_differences, read_code_diff, read_ran_code
 from mcp_server.results.comparison_cells import find_differences, merge_overrides
@@ -24,16 +24,13 @@ from mcp_server.sweeps.tables.settings_table import describe_states
 from mcp_server.sweeps.tables.trial_table import describe_state
 from mcp_server.sweeps.trials.ledger import list_rows
 from mcp_server.sweeps.trials.trials import read_trials
-from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import plain_value, shorten_middle
-from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.people_rows import name_kind
 from mcp_server.views.sweep_status import find_kind
 
 MOST_RUNS = 40
 _MOST_SETTINGS, _MOST_METRICS, _VALUE_CHARS = 200, 60, 200
-_LOG_BYTES = 256 << 10
 
 
 def compare(server: ServerContext, runs: Sequence[Run]) -> dict[str, Any]:
@@ -88,7 +85,6 @@ def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
             "settings": {name: plain_value(group.settings.get(name)) for name in names if name in group.settings},
             "phase": group.first.cell.phase if len(sweep.spec.phases) > 1 else None,
             "n": len(group.results),
-            "values": {metric: group.mean} if metric else {},
             "mean": group.mean,
             "sd": group.deviation,
             "state": describe_states(group, metric) or group.first.state,
@@ -100,29 +96,25 @@ def describe_sweep_table(store: RunStore, sweep: Sweep) -> dict[str, Any]:
     failed: dict[str, list[str]] = {}
     for cell in sweep.failed:
         failed.setdefault(name_kind(find_kind(cell)), []).append(cell.run_id or cell.cell.name)
-    log = None
-    with contextlib.suppress(OSError):
-        log = read_regular_file(store.sweeps.files_of(sweep).log, max_bytes=_LOG_BYTES).decode(errors="replace")
     return {
         "metric": metric,
-        "ranks_by": sweep.spec.ranked_by,
         "goal": sweep.spec.goal if metric else None,
-        "table": {"columns": names, "rows": rows},
+        "table": {"rows": rows},
         "failed": failed,
-        "phases": list(sweep.spec.phases),
-        "log_md": None if log is None else mask_secrets(log),
         "notes": read_notes(store.directory_of(sweep.sweep_id) / NOTES),
         "agent": f"compare_runs(sweep={json.dumps(sweep.sweep_id)})",
-        **({} if sweep.spec.open is None else _describe_trials(sweep)),
+        **({} if sweep.spec.open is None else _describe_trials(store, sweep)),
     }
 
 
-def _describe_trials(sweep: Sweep) -> dict[str, Any]:
-    """Return the trials of an open sweep with the runs of each, and the state of the research in sentences."""
-    seen = read_trials(sweep)
+def _describe_trials(store: RunStore, sweep: Sweep) -> dict[str, Any]:
+    """Return the trials of an open sweep with runs and newest note, and the state of the research in sentences."""
+    seen, notes = read_trials(sweep), read_cell_notes(store.sweeps.files_of(sweep))
     runs = {name: [run.cell.run_id for run in trial.runs if run.cell.run_id] for name, trial in seen.trials.items()}
     return {
-        "trials": [{**asdict(row), "run_ids": runs[row.trial]} for row in list_rows(seen)],
+        "trials": [
+            {**asdict(row), "run_ids": runs[row.trial], "note": notes.get(row.trial)} for row in list_rows(seen)
+        ],
         "state": describe_state(seen),
     }
 

@@ -58,9 +58,7 @@ def describe_details(server: ServerContext, run: Run) -> dict[str, Any]:
         named = [f"M {line.rpartition(' b/')[2]}" for line in changes]
         facts |= {
             "commit": snapshot.git.commit or None,
-            "branch": snapshot.git.branch or None,
             "changes": [*named, *(f"? {name}" for name in snapshot.git.untracked)][:_MOST_CHANGES],
-            "python": snapshot.python_version or None,
             "packages": snapshot.packages,
         }
     link = read_tracker_link(rundir.log(run.attempt))

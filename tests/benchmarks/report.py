@@ -103,9 +103,11 @@ def machine() -> str:
     cpus = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     tmux = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout.strip()
     cores = len(os.sched_getaffinity(0))
-    load = os.getloadavg()[0]
+    load = f"load {os.getloadavg()[0]:.2f} before"
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:  # by chrt: the load is of others, who wait
+        load += ", before which these processes come (real-time scheduling)"
     return (
-        f"{cpus[0] if cpus else platform.machine()}, {cores} cores, load {load:.2f} before, "
+        f"{cpus[0] if cpus else platform.machine()}, {cores} cores, {load}, "
         f"Linux {platform.release()}, {tmux}, Python {platform.python_version()}, "
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     )

@@ -10,7 +10,7 @@ const STATES = {
 
 export function State({ row }) {
 	const [sign, ...tone] = STATES[row.state] || '·calm'
-	return html`<span class=${'state ' + tone.join('')}><i aria-hidden="true">${sign}</i> ${words(row.state)}${row.unreachable && '?'}</span>`
+	return html`<span class=${'state ' + (row.unreachable ? 'warn' : tone.join(''))}><i aria-hidden="true">${sign}</i> ${words(row.state)}${row.unreachable && '?'}</span>`
 }
 
 const TEXTS = ['id', 'name', 'state', 'cause', 'kind', 'line', 'owner', 'host', 'sweep', 'cell', 'project', 'backend', 'verdict', 'tag']

@@ -63,7 +63,7 @@ function Overview({ row, run, results: { evaluations = [], results_md } }) {
 			[row.live ? 'Running for' : 'Ran for', row.live ? row.started_at && ticking((at) => duration(since(row.started_at, at))) : duration(row.elapsed_s)],
 			['Last output', row.live && row.last_output_at && ticking((at) => ago(row.last_output_at, at))],
 			['Attempt', row.attempt > 1 && row.attempt + (row.earlier ? ` (${row.earlier})` : '')],
-			['GPUs', row.gpus && row.gpus.join(', ')], ['Backend', row.backend], ['Job', row.job_id], ['Place in the queue', row.queue_position],
+			['GPUs', row.gpus && row.gpus.join(', ')], ['Backend', row.backend], ['Job', row.job_id],
 			['Started', clock(row.started_at)], ['Ended', clock(row.ended_at)],
 			['Commit', commit && html`<code>${commit.slice(0, 10)}</code>${run.changes && run.changes.length ? ' with changes' : ''}`],
 			['Page', tracker && html`<${Out} to=${tracker.url || tracker.directory || ''} />`],

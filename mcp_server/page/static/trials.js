@@ -33,7 +33,7 @@ function Tree({ trials, base, choose }) {
 function Trial({ trial, row, close }) {
 	const known = use(runs), answer = useAnswer(trial.files.length && `/sweeps/${row.id}/trials/${trial.trial}`, trial.trial)
 	return html`<section aria-label=${'Trial ' + trial.trial}><h2>${trial.trial} <${Verdict} trial=${trial} /> ${!isExport && html`<button onClick=${() => askFor('note', { ...row, trial: trial.trial })}>Keep or discard …</button>`} <button class="plain" aria-label="Close" onClick=${close}>×</button></h2>
-		<p>${trial.text}${trial.base && html` <small>on ${trial.base}${trial.by && ', by ' + trial.by}</small>`}</p>${trial.why && html`<p class="why">${trial.why}</p>`}
+		<p>${trial.text}${trial.base && html` <small>on ${trial.base}${trial.by && ', by ' + trial.by}</small>`}</p>${trial.why && html`<p class="why">${trial.why}</p>`}${trial.note && html`<p>Noted: ${trial.note}</p>`}
 		<p class="sub">${trial.run_ids.map((id) => html`<${Go} to=${only({ run: id })}>${(known.get(id) || {}).cell || id}<//>`)}</p>
 		${trial.files.length > 0 && html`<${Diff} answer=${answer} same="No diff was kept." />`}</section>`
 }
