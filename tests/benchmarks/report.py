@@ -104,8 +104,8 @@ def machine() -> str:
     tmux = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout.strip()
     cores = len(os.sched_getaffinity(0))
     load = f"load {os.getloadavg()[0]:.2f} before"
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:  # by chrt: the load is of others, who wait
-        load += ", before which these processes come (real-time scheduling)"
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:  # by chrt: the load is that of others, who wait
+        load += " (real-time scheduling)"
     return (
         f"{cpus[0] if cpus else platform.machine()}, {cores} cores, {load}, "
         f"Linux {platform.release()}, {tmux}, Python {platform.python_version()}, "
