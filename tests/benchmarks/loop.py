@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -30,19 +31,28 @@ AT = "2026-11-21T15:30:00.000Z"
 
 @dataclass
 class Machine:
-    """The noise of one kind, in units of its deviation: ``load`` is an AR(1) process that all runs of a time share."""
+    """The noise of one kind, in units of its deviation: ``load`` is an AR(1) process that all runs of a time share.
+
+    ``seeded``: the share of the variance that the seed decides, for every trial alike.
+    """
 
     chance: random.Random
     draw: Callable[[random.Random], float]
     load: float = 0.0
+    seeded: float = 0.0
     memory: float = 0.95
     _level: float = 0.0
+    _effects: dict[int, float] = field(default_factory=dict)
 
     def pass_time(self) -> None:
         self._level = self.memory * self._level + self.chance.gauss(0, (1 - self.memory**2) ** 0.5)
 
-    def measure(self, level: float) -> float:
-        return level + self.draw(self.chance) + self.load * self._level
+    def measure(self, level: float, seed: int) -> float:
+        own = math.sqrt(1 - self.seeded) * self.draw(self.chance) + self.load * self._level
+        if not self.seeded:
+            return level + own
+        effect = self._effects.setdefault(seed, self.chance.gauss(0, 1))
+        return level + own + math.sqrt(self.seeded) * effect
 
 
 def draw_normal(chance: random.Random) -> float:
@@ -54,10 +64,11 @@ def draw_heavy(chance: random.Random) -> float:
     return float(chance.gauss(0, 1) / chance.gammavariate(2, 0.5) ** 0.5 / 2**0.5)
 
 
-KINDS: dict[str, tuple[Callable[[random.Random], float], float]] = {
-    "normal": (draw_normal, 0.0),
-    "heavy tail": (draw_heavy, 0.0),
-    "drift": (draw_normal, 1.0),
+KINDS: dict[str, tuple[Callable[[random.Random], float], float, float]] = {
+    "normal": (draw_normal, 0.0, 0.0),
+    "heavy tail": (draw_heavy, 0.0, 0.0),
+    "drift": (draw_normal, 1.0, 0.0),
+    "by the seed": (draw_normal, 0.0, 0.95),
 }
 
 
@@ -126,7 +137,7 @@ class Session:
             while self.now_s < end_s:
                 self.now_s += 0.25
                 self.machine.pass_time()
-            value = self.machine.measure(self.levels[trial])
+            value = self.machine.measure(self.levels[trial], int(name.rpartition(".")[2]))
             self.note("cell_ended", cell=name, run_id=f"r-{name}", state="finished", step=100)
             self.note("cell_measured", cell=name, run_id=f"r-{name}", value=value)
 
@@ -169,8 +180,7 @@ def count(seed: int, kind: str, sessions: int, share: float, gain: float, trials
     total = Count()
     for number in range(sessions):
         chance = random.Random(f"{seed} {kind} {share} {number}")
-        draw, load = KINDS[kind]
-        machine = Machine(chance, draw, load)
+        machine = Machine(chance, *KINDS[kind])
         gains = [gain if chance.random() < share else 0.0 for _ in range(trials)]
         session = Session(machine, gains, OpenPlan(budget=10 * trials, **plan))
         seen = session.run()

@@ -25,6 +25,8 @@ APART = "apart"  # it does not merge with the tip: its base is what it can be co
 _FLAGS: Mapping[str, str] = {CLEARED: "is_cleared", APART: "is_apart"}  # after these the trial goes on
 _CONTENDED, _MOST_AGAIN = 0.8, 2  # of the incumbent's steps; repeats of a run that made fewer, or that failed
 _MOST_IDLE = 12  # runs of the incumbent, up to which a free lease measures it once more
+# The seed decides where the variance between runs of one seed is below this share of that between others; with this df.
+_ALIKE, _FEWEST_ALIKE = 0.2, 3
 _MOST_BAD = 2  # runs of the base without a value
 _LINE_CHARS = 200
 
@@ -49,6 +51,11 @@ class TrialRun:
     def slot(self) -> tuple[str, str, str, int]:
         """Its place in the comparison, which a repeated run has too."""
         return self.trial, self.role, self.against, self.pair
+
+    @property
+    def seed(self) -> int:
+        """The number of the cell, which a command may name as its seed."""
+        return int(self.cell.params.get("seed") or 0)
 
     @property
     def value(self) -> float:
@@ -183,8 +190,15 @@ class OpenSweep:
         return beside[0].trial if beside else trial.base if trial.base in self.kept else self.tip
 
     def list_pairs(self, trial: str) -> list[tuple[float, float | None]]:
-        """Return the pairs of a trial that are over: its value, and the incumbent's where that has one."""
-        own = {run.pair: run.value for run in self.trials[trial].runs if run.role == "pair" and run.end == "counted"}
+        """Return the pairs of a trial that are over: its value, and the incumbent's where that has one.
+
+        That is of the run beside it, or where the seed decides, of the run with its seed.
+        """
+        runs = [run for run in self.trials[trial].runs if run.role == "pair" and run.end == "counted"]
+        if self.is_seeded:
+            others = self._by_seed(self.find_opponent(self.trials[trial]))
+            return [(run.value, others.get(run.seed)) for run in runs]
+        own = {run.pair: run.value for run in runs}
         beside = {run.pair: run.value for run in self._beside.get(trial, ()) if run.end == "counted"}
         return [(value, beside.get(pair)) for pair, value in sorted(own.items())]
 
@@ -198,9 +212,41 @@ class OpenSweep:
                     found.setdefault(run.against, []).append(run)
         return found
 
+    def find_screen(self, trial: OpenTrial) -> tuple[float, float | None]:
+        """Return the first run's value, NaN without one, and where the seed decides, the incumbent's with its seed."""
+        screens = [run for run in trial.runs if run.role == "screen" and run.end == "counted"]
+        if not screens:
+            return math.nan, None
+        others = self._by_seed(self.find_opponent(trial)) if self.is_seeded else {}
+        return screens[-1].value, others.get(screens[-1].seed)
+
+    def _by_seed(self, trial: str) -> dict[int, float]:
+        return {run.seed: run.value for run in self.trials[trial].runs if run.end == "counted"}
+
+    @cached_property
+    def is_seeded(self) -> bool:
+        """Whether runs of one seed are so alike, also of different trials, that the seed decides most of a value.
+
+        A trial with one run counts with its whole gain.
+        """
+        noise, alike = self.noise, self._seed_noise
+        return min(noise.df, alike.df) >= _FEWEST_ALIKE and alike.sd**2 <= _ALIKE * 2 * noise.sd**2
+
+    @cached_property
+    def _seed_noise(self) -> Noise:
+        """The deviation of the differences between runs of one seed, of each trial and what it is compared with."""
+        groups = []
+        for trial in self.started:
+            others = self._by_seed(self.find_opponent(trial))
+            found = [value - others[seed] for seed, value in self._by_seed(trial.name).items() if seed in others]
+            groups.append(found if len(found) > 1 else [*found, *(-one for one in found)])  # of one: from no gain
+        return pool(groups)
+
     @cached_property
     def differences(self) -> Noise:
         """The deviation of the differences of pairs, pooled over all trials."""
+        if self.is_seeded:
+            return self._seed_noise
         pairs = ([one - other for one, other in self.list_pairs(name) if other is not None] for name in self.trials)
         return pool(pairs)
 
@@ -395,20 +441,12 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     yield from due
     if due or any(_list_slot(seen, each)[-1].end is None for each in wanted):
         return
-    screens = [run.value for run in trial.runs if run.role == "screen" and run.end == "counted"]
-    found = judge(
-        seen.rule,
-        TrialEvidence(
-            screens[-1] if screens else math.nan,
-            seen.list_counted(opponent),
-            seen.noise,
-            pairs,
-            seen.differences,
-            seen.has_drift,
-            trial.is_cleared,
-        ),
-        opponent,
+    screen, beside = seen.find_screen(trial)
+    evidence = TrialEvidence(
+        *(screen, seen.list_counted(opponent), seen.noise, pairs, seen.differences),
+        *(seen.has_drift, seen.is_seeded, beside, trial.is_cleared),
     )
+    found = judge(seen.rule, evidence, opponent)
     is_late = opponent != seen.tip and (found.kind == "better" or not trial.is_apart)
     if found.kind in ("pair", "better") and is_late:
         yield Decide(trial.name, "behind", f"{found.why}, and the tip is {seen.tip} now", found)

@@ -4,7 +4,8 @@ A first run, the screen, only says whether more are worth their time: the best o
 counts. Then the trial and the incumbent run in pairs, side by side. From the second pair on, the trial is kept once its
 mean is better than that of all runs of the incumbent by more than chance: one-sided t, the deviation pooled over all
 trials, 5 % divided over the looks. It is given up where the pairs that are left would hardly prove it. Where the
-machine drifts, older runs of the incumbent say nothing about now, and the differences of pairs count alone.
+machine drifts, older runs of the incumbent say nothing about now, and the differences of pairs count alone. Where the
+seed decides, the differences of runs with one seed do.
 """
 
 import math
@@ -41,7 +42,8 @@ class TrialEvidence:
     """The values of a trial and of its incumbent, in the order in which the runs began.
 
     ``pairs``: the trial's value and the incumbent's beside it, None where that run failed. ``differences``: the noise
-    of these differences over all trials. ``is_cleared``: somebody looked at a gain that was too good.
+    of these differences over all trials. ``is_seeded``: they are of runs with one seed, as is ``beside`` of the
+    screen. ``is_cleared``: somebody looked at a gain that was too good.
     """
 
     screen: float
@@ -50,7 +52,14 @@ class TrialEvidence:
     pairs: Sequence[tuple[float, float | None]] = ()
     differences: Noise = field(default_factory=Noise)
     has_drift: bool = False
+    is_seeded: bool = False
+    beside: float | None = None
     is_cleared: bool = False
+
+    @property
+    def unit(self) -> float:
+        """The deviation in which gains are measured that are worth more runs."""
+        return (self.differences if self.is_seeded else self.noise).sd
 
 
 @dataclass(frozen=True)
@@ -71,13 +80,15 @@ def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judge
         return _judge_screen(rule, seen, name)
     own, looks = [one for one, _ in seen.pairs], len(seen.pairs)
     differences = [one - other for one, other in seen.pairs if other is not None]
-    if seen.has_drift and differences:
+    runs = looks
+    if (seen.has_drift or seen.is_seeded) and differences:
         gain, noise, others = rule.sign * statistics.fmean(differences), seen.differences, math.inf
+        runs = len(differences)
     else:
         gain = rule.sign * (statistics.fmean(own) - statistics.fmean(seen.incumbent))
         noise, others = seen.noise, len(seen.incumbent)
     mean = statistics.fmean(own)
-    error = noise.sd * math.sqrt(1 / looks + 1 / others)
+    error = noise.sd * math.sqrt(1 / runs + 1 / others)
     above = gain - rule.min_gain
     t = above / error if error else math.copysign(math.inf, above) if above else 0.0
     most = find_quantile(CHANCE / max(1, rule.repeats - _FEWEST + 1), noise.df) if noise.df else math.inf
@@ -85,7 +96,7 @@ def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judge
     beside = rule.sign * statistics.fmean(differences) if differences else gain
     # After one pair the machine may have been another one when the incumbent's other runs were made.
     best = max(gain, beside) if looks == 1 else gain
-    if best <= max(rule.min_gain, _LEAST_SD * seen.noise.sd):
+    if best <= max(rule.min_gain, _LEAST_SD * seen.unit):
         return Judgement("discarded", f"{told}: not better by {_LEAST_SD:g} sd", mean, looks, gain, t)
     if looks >= min(_FEWEST, rule.repeats) and noise.df and t >= most:
         return Judgement("better", f"{told}, t {t:.3g} of {most:.3g}", mean, looks, gain, t)
@@ -108,14 +119,14 @@ def _find_hope(gain: float, most: float, sd: float, looks: int, others: float, r
 
 def _judge_screen(rule: Rule, seen: TrialEvidence, name: str) -> Judgement:
     near = seen.incumbent[-_NEAR:] if seen.has_drift else seen.incumbent
-    gain = rule.sign * (seen.screen - statistics.fmean(near))
+    gain = rule.sign * (seen.screen - (statistics.fmean(near) if seen.beside is None else seen.beside))
     told = _tell(rule, seen, name, seen.screen, 1, gain)
     if seen.noise.sd and gain > rule.suspect_sd * seen.noise.sd and not seen.is_cleared:
         return Judgement("suspect", f"{told}, above {rule.suspect_sd:g} sd: too good", seen.screen, 1, gain)
     if rule.repeats == 0:
         is_better = gain > rule.min_gain
         return Judgement("better" if is_better else "discarded", f"{told}, by one run", seen.screen, 1, gain)
-    if gain <= max(rule.min_gain, _SCREEN_SD * seen.noise.sd):
+    if gain <= max(rule.min_gain, _SCREEN_SD * seen.unit):
         return Judgement("discarded", f"{told}: its first run is not better by {_SCREEN_SD:g} sd", seen.screen, 1, gain)
     return Judgement("pair", told, seen.screen, 1, gain)
 
@@ -125,5 +136,6 @@ def _tell(rule: Rule, seen: TrialEvidence, name: str, mean: float, n: int, gain:
     sd = seen.noise.sd
     by = f"{gain / sd:+.2g} sd" if sd else f"{significant(rule.sign * gain):+g}, noise 0"
     drift = ", by pairs alone: the incumbent drifts" if seen.has_drift else ""
+    drift = ", by runs of one seed alone: it decides" if seen.is_seeded else drift
     other = statistics.fmean(seen.incumbent)
     return f"{significant(mean):g} (n {n}) against {name} {significant(other):g} (n {len(seen.incumbent)}): {by}{drift}"

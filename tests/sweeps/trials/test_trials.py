@@ -196,6 +196,26 @@ def test_a_trial_on_a_discarded_one_is_compared_with_the_tip() -> None:
     assert loop.steps()[1] == AddRun("t0", "incumbent", "t2", 1)
 
 
+def test_where_the_seed_decides_a_trial_is_compared_with_the_run_of_its_seed() -> None:
+    loop = Loop()
+    loop.measure_base(1.30, 0.80, 1.05, 0.85)  # the first seed is the worst of all
+    for number, value in enumerate((1.31, 1.29, 1.30, 1.31), 1):
+        loop.propose(f"t{number}")
+        loop.add(value)
+        assert loop.look().is_seeded == (number > 2)
+        verdict = loop.decide()
+        assert verdict.verdict == "discarded"
+        loop.note("verdict", trial=verdict.trial, verdict="discarded")
+    assert loop.look().is_seeded
+    loop.propose("t5")
+    loop.add(1.20)  # worse than the mean of the base, better than its run with this seed
+    loop.add(0.71, 1.01)  # beside it a run of the base with a seed that nothing else has
+    loop.add(0.94, 0.9)
+    found = loop.decide()
+    assert (found.trial, found.verdict) == ("t5", "better")
+    assert "by runs of one seed alone" in found.why
+
+
 def test_a_suspect_waits_and_goes_on_once_it_is_cleared() -> None:
     loop = Loop()
     loop.measure_base()
