@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +21,7 @@ from mcp_server.text.formatting import format_time
 LAYOUT = 3
 CODE_STATE = "code.json"  # source files at the launch of a run or sweep, see ``record/code/code_state``; the launcher's
 Facts = dict[str, Any]
+_ESCAPES = (b"\\ud", b"\\uD", b"\\u0000")  # of what no file name holds, in JSON
 
 
 def path_below(name: str) -> functools.cached_property[Path]:
@@ -104,11 +106,16 @@ def boot_id() -> str:
 def load_json(path: Path) -> Facts | None:
     """Return the JSON object in ``path``, or None when it is missing or not an object.
 
+    In a text that no file name can be, as half an emoji or a NUL in a damaged record, those are escaped.
+
     Raises:
         OSError: its content is unknown now.
     """
     try:
-        value = json.loads(read_regular_file(path))
+        data = read_regular_file(path)
+        value = json.loads(data)
+        if any(escape in data for escape in _ESCAPES):
+            value = _make_nameable(value)
     except OSError as error:
         if is_absent(error):
             return None
@@ -116,6 +123,21 @@ def load_json(path: Path) -> Facts | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _make_nameable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_make_nameable(name): _make_nameable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_make_nameable(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\0", "\\x00")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
 
 
 def read_json(path: Path) -> Facts | None:

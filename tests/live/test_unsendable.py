@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from mcp.types import ElicitRequestParams, ElicitResult
+from mcp.shared.exceptions import MCPError
+from mcp.types import ElicitRequestParams, ElicitResult, ResourceTemplateReference
 
-from tests.support.sandbox import Agent, Sandbox
+from tests.support.sandbox import Agent, Sandbox, text_of
 from tests.support.service import serve, tokens
 
 pytestmark = pytest.mark.anyio
@@ -62,18 +65,44 @@ async def test_a_record_with_odd_characters_hides_no_other_run(sandbox: Sandbox)
         listed = await agent.call("list_runs")
         assert {odd, plain} <= {row["run_id"] for row in listed["runs"]}
         await agent.call("wait_run", run_ids=[odd, plain], timeout_s=0)
+        for tool, arguments in (
+            ("compare_runs", {"run_ids": [odd, plain]}),
+            ("compare_runs", {"run_ids": [odd, plain], "diff": True}),
+            ("find_runs", {"query": "odd"}),
+            ("read_log", {"run_id": odd}),
+            ("read_tb", {"run_id": odd}),
+            ("capture_pane", {"run_id": odd}),
+            ("gpu_check", {"run_id": odd}),
+            ("launch_run", {"like": odd, "dry_run": True}),
+            ("kill_run", {"run_id": odd}),
+            ("finish_blueprint", {"run_id": odd, "result_dir": str(sandbox.path / "results")}),
+        ):
+            told = await agent.client.call_tool(tool, arguments, read_timeout_seconds=60)
+            assert "a fault of runward itself" not in text_of(told), (tool, arguments, told)
         assert (await agent.client.list_resources()).resources
         assert (await agent.client.read_resource(f"run://{odd}")).contents
         await _is_alive(agent)
-    listing = sandbox.runward("ls", cold=True)
-    assert listing.returncode == 0, listing.stderr
-    assert plain in listing.stdout
+    for words in (
+        ["ls"],
+        ["ls", "--json"],
+        ["show", odd],
+        ["logs", odd],
+        ["tb", odd],
+        ["sweep"],
+        ["prune"],
+        ["doctor"],
+        ["export", odd, "-o", "x.html"],
+    ):
+        listing = sandbox.runward(*words, cold=words == ["ls"])
+        assert "Traceback" not in listing.stderr, (words, listing.stderr)
+        assert words[0] != "ls" or (listing.returncode == 0 and plain in listing.stdout), listing
 
 
 def _spoil(spec: Path, owner: str = "") -> None:
     """Put half an emoji into every text of a run's specification that an answer may tell."""
     facts = json.loads(spec.read_text())
-    facts |= {"name": "odd \ud83d", "tags": ["t \ud83d"], "command": "echo \udce9"}
+    facts |= {"name": "odd \ud83d", "tags": ["t \ud83d"], "command": "echo \udce9", "cwd": "/tmp/\ud83d"}
+    facts |= {"why": "\ud83d", "tensorboard": "/tmp/n\0\ud83d", "result_dir": None, "params": {"lr \ud83d": "\0\ud83d"}}
     facts["owner"] += owner
     spec.write_text(json.dumps(facts))
 
@@ -98,7 +127,7 @@ REQUIRED: dict[str, Any] = {
 }
 
 
-async def test_every_text_argument_of_every_tool_may_be_odd(sandbox: Sandbox) -> None:
+async def test_every_text_in_every_argument_of_every_tool_may_be_odd(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         await agent.end(await agent.launch("echo hello", name="odd"))
         tried = 0
@@ -106,16 +135,36 @@ async def test_every_text_argument_of_every_tool_may_be_odd(sandbox: Sandbox) ->
             fields = tool.input_schema["properties"]
             given = {name: REQUIRED[name] for name in tool.input_schema.get("required", ()) if name in REQUIRED}
             given |= {"dry_run": True} if "dry_run" in fields else {}
-            for field in (name for name, schema in fields.items() if _takes_text(schema)):
-                for odd in ODD.values():
-                    result = await agent.client.call_tool(tool.name, given | {field: odd}, read_timeout_seconds=90)
+            for field, schema in fields.items():
+                for value in (value for odd in ODD.values() for value in _shape(schema, odd)):
+                    result = await agent.client.call_tool(tool.name, given | {field: value}, read_timeout_seconds=90)
                     sent = json.dumps(result.model_dump(mode="json"), ensure_ascii=False).encode()
-                    assert b"a fault of runward itself" not in sent, (tool.name, field, odd[:20], sent[:500])
+                    assert b"a fault of runward itself" not in sent, (tool.name, field, str(value)[:40], sent[:500])
                     assert not set("\u202e\u2066\x00") & set(sent.decode()), (tool.name, field)
                     tried += 1
-        assert tried > 200
+        assert tried > 300
+        await _ask_for_documents(agent)
         listed = await agent.call("list_runs")
         assert [row["name"] if "name" in row else row["run_id"][:3] for row in listed["runs"]] == ["odd"]
+
+
+async def _ask_for_documents(agent: Agent) -> None:
+    """Resources, prompts and completions by odd words: refused with a reason, or answered readably."""
+    for odd in ODD.values():
+        word = quote(odd[:4096].encode("utf-8", "surrogatepass"))
+        for address in ("run://{}", "run://{}/log", "sweep://{}", "sweep://odd/{}", "guide://{}", "agent://{}"):
+            with pytest.raises(MCPError) as refused:
+                await agent.client.read_resource(address.format(word))
+            refused.value.error.message.encode()
+        for prompt in (await agent.client.list_prompts()).prompts:
+            arguments = {each.name: odd for each in prompt.arguments or ()}
+            with contextlib.suppress(MCPError):
+                told = await agent.client.get_prompt(prompt.name, arguments)
+                json.dumps(told.model_dump(mode="json"), ensure_ascii=False).encode()
+        completion = await agent.client.complete(
+            ResourceTemplateReference(type="ref/resource", uri="run://{run_id}"), {"name": "run_id", "value": odd}
+        )
+        assert completion.completion.values == []
 
 
 async def test_over_http_an_odd_name_is_answered_readably(sandbox: Sandbox) -> None:
@@ -156,6 +205,13 @@ def _make_latin_1(sandbox: Sandbox) -> None:
     Path(os.fsdecode(os.fsencode(sandbox.path) + b"/" + LATIN_1)).mkdir()
 
 
-def _takes_text(schema: dict[str, Any]) -> bool:
-    options = [schema, *schema.get("anyOf", ())]
-    return any(option.get("type") == "string" for option in options)
+def _shape(schema: dict[str, Any], odd: str) -> list[Any]:
+    """Return the values with ``odd`` in them that a field may take: a text, or one within lists and objects."""
+    name = "half" if odd is ODD["surrogate"] else odd  # this client cannot send such a name
+    shapes: dict[str, list[Any]] = {
+        "string": [odd],
+        "array": [[odd]],
+        "object": [{name: odd}, {name: {name: [odd]}}][: 1 if odd is ODD["long"] else 2],
+    }
+    kinds = {option.get("type") for option in (schema, *schema.get("anyOf", ()))}
+    return [value for kind in sorted(kinds - {None}) for value in shapes.get(kind, ())]
