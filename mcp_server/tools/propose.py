@@ -169,7 +169,7 @@ def _add(store: RunStore, sweep_id: str, change: dict[str, Any], again: bool, dr
     verdict, diff = change.get("verdict"), change.pop("diff")
     if verdict is None and same is not None and not again:
         verdict = "repeat"
-        change |= {"verdict": verdict, "why": f"the same as {line_of_trial(same, with_why=True)}"}
+        change |= {"verdict": verdict, "why": f"the same as {line_of_trial(same, with_why=same.verdict is not None)}"}
     if first is not None:
         name, verdict = first, trials[first].verdict
     elif dry_run or verdict == "no_change":

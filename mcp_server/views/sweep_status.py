@@ -87,13 +87,13 @@ class KeptTrial(Answer):
 
 
 class TrialsStatus(Answer):
-    """The trials of an open sweep: ``counts`` by verdict, the noise of single runs, seconds in which none ran."""
+    """The trials of an open sweep: ``counts`` by verdict, the noise of single runs, seconds in which no run lived."""
 
     counts: dict[str, int]
     kept: KeptTrial
     noise_sd: float | None = None
     note: str | None = None
-    idle_s: float | None = None
+    no_run_lived_s: float | None = None
 
 
 class SweepStatus(Answer):
@@ -145,7 +145,7 @@ def _read_cell_tail(run_id: str | None, store: RunStore) -> list[str]:
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
     is_open = sweep.spec.open is not None  # its verdicts say what is best, and what failed
-    best, failed = (None, ()) if is_open else (find_best(sweep), sweep.failed)
+    best, failed = find_best(sweep), () if is_open else sweep.failed
     earlier = failed[:-_MOST_FAILED]
     is_advised = any(cell.end.get("failure") for cell in failed[-_MOST_FAILED:])
     return SweepStatus(
@@ -180,6 +180,8 @@ def line_of_sweep(sweep: Sweep, store: RunStore) -> str:
     tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     best = find_best(sweep)
     value = f"; best {best.text}" if best is not None else ""
+    kept = [event["trial"] for event in sweep.events if event["kind"] == "verdict" and event.get("verdict") == "kept"]
+    value += f"; {kept[-1]} was kept last" if kept else ""
     value += f"; {obstacle.cause}" if obstacle is not None else ""
     return f"{sweep.sweep_id} {sweep.state}: {counts['total']} cells, {tally}{value}"
 

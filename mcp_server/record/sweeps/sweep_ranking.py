@@ -159,8 +159,12 @@ class Best:
 
 
 def find_best(sweep: Sweep, *, by_mean_alone: bool = False) -> Best | None:
-    """Return the best setting of a sweep, as rank_groups ranks. None without a metric, or before any result."""
-    if sweep.spec.metric is None or not any(cell.value is not None for cell in sweep.cells):
+    """Return the best setting of a sweep, as rank_groups ranks. None without a metric, or before any result.
+
+    None also of an open sweep: values rank no trials there, verdicts do.
+    """
+    is_ranked = sweep.spec.metric is not None and sweep.spec.open is None
+    if not is_ranked or all(cell.value is None for cell in sweep.cells):
         return None
     ranked = rank_groups(sweep.cells, sweep.spec.goal, by_mean_alone=by_mean_alone)
     best = choose_best(ranked)

@@ -6,10 +6,12 @@ from typing import Any
 
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import Liveness
+from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.trials import AddRun, Decide, EndSweep, OpenSweep, Step, find_steps, read_trials
+from mcp_server.tools.support.trial_answer import describe_trials
 
 AT, HOUR_S = "2026-11-21T15:30:00.000Z", 3600
 BASE = (1.0, 1.01, 0.99, 1.0)
@@ -101,6 +103,21 @@ def test_a_trial_runs_once_then_in_pairs_and_moves_the_tip() -> None:
     loop.note("verdict", trial="t1", verdict="kept", why=step.why)
     seen = loop.look()
     assert (seen.tip, seen.pending, seen.kept, seen.list_counted("t1")) == ("t1", None, ["t0", "t1"], [0.96, 0.97])
+
+
+def test_values_alone_make_no_trial_the_best_and_runs_beside_trials_are_explained() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.add(0.1)
+    assert loop.decide().verdict == "suspect"
+    loop.note("verdict", trial="t1", verdict="suspect", why="too good")
+    assert find_best(loop.look().sweep) is None
+    loop.propose("t2")
+    loop.add(0.97)
+    loop.add(0.96, 1.0)
+    note = describe_trials(loop.look().sweep).note
+    assert note == "t0 ran 5 times: 1 beside trials."
 
 
 def test_the_next_step_is_the_same_for_whoever_reads_the_events_next() -> None:
