@@ -35,6 +35,7 @@ from tests.benchmarks import (
     loop,
     loop_guards,
     page,
+    repeats,
     results,
     scalars,
     shapes,
@@ -67,6 +68,7 @@ _LONGER_S = {
     "loop_guards": loop_guards.LONGEST_S,
     "large_reads": large_reads.LONGEST_S,
     "shortages": shortages.LONGEST_S,
+    "repeats": repeats.LONGEST_S,
 }
 _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "shapes": shapes.measure,
@@ -80,6 +82,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "startup": startup.measure,
     "listing": listing.measure,
     "history": history.measure,
+    "repeats": repeats.measure,
     "tokens": tokens.measure,
     "day": day.measure,
     "supervising": supervising.measure,

@@ -12,6 +12,8 @@ import pytest
 from mcp.types import TextResourceContents
 
 from mcp_server.record.spec import RunSpec
+from tests.support import fake_slurm
+from tests.support.fake_ray import FakeRay
 from tests.support.sandbox import Agent, Sandbox
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
@@ -193,7 +195,7 @@ async def test_what_is_other_than_it_was_is_named_before_the_start(sandbox: Sand
         first = await agent.launch(command, cwd=str(project), name="cfm", env=env)
         assert (await agent.end(first))["state"] == "finished", sandbox.log(first)
         same = await agent.call("launch_run", like=first, dry_run=True)
-        drifts = ("Code", "Files", "Packages", "Data")
+        drifts = ("Code", "Files", "Packages", "Data", "Variables")
         assert not [one for one in same.get("warnings", []) if one.startswith(drifts)]
         (project / "part.py").write_text("WIDTH = 40\n")
         (project / "a.yaml").write_text("lr: 0.2\n")
@@ -304,3 +306,46 @@ async def test_a_repeated_blueprint_leaves_the_results_of_the_former_run_where_t
         ran = (await agent.client.read_resource(f"run://{first}")).contents[0]
         assert isinstance(ran, TextResourceContents)
         assert json.loads(ran.text)["results"]["document"] == f"{results}/results-{first}.md"
+
+
+# --- on schedulers
+
+
+@pytest.mark.parametrize("uses_git", [True, False], ids=["git", "no git"])
+@pytest.mark.parametrize("backend", ["slurm", "ray"])
+async def test_a_job_is_repeated_as_a_job_with_the_code_as_it_was(
+    sandbox: Sandbox, backend: str, uses_git: bool
+) -> None:
+    project = sandbox.path / "project"
+    write_project(project, uses_git=uses_git)
+    head = FakeRay() if backend == "ray" else None
+    fake_slurm.install(sandbox.path / "slurm")
+    (sandbox.path / "slurm" / "kill_wait_s").write_text("20")
+    sandbox.environ["PATH"] = f"{sandbox.path}/slurm:{sandbox.environ['PATH']}"
+    options = {"address": head.address} if head is not None else {}
+    launch: dict[str, Any] = {
+        "command": [sys.executable, "train.py"],
+        "cwd": str(project),
+        "env": {"RECORDS": str(sandbox.path / "state" / "runs")},
+        "backend": backend,
+        "backend_options": options,
+        "name": "job",
+    }
+    try:
+        async with sandbox.agent_in_process() as agent:
+            first = await repeat(agent, **launch)
+            assert (await agent.end(first))["state"] == "finished", sandbox.log(first)
+            (project / "part.py").write_text("WIDTH = 30\n")
+            drift = (await agent.call("launch_run", like=first, dry_run=True))["warnings"]
+            assert any("part.py" in one for one in drift), drift
+            again = await repeat(agent, like=first, code="kept")
+            now = await repeat(agent, like=first, change={"$SHADE": "b"})
+            for run_id, width in ((again, 2), (now, 30)):
+                assert (await agent.end(run_id))["state"] == "finished", sandbox.log(run_id)
+                assert f"model {width} data of today" in sandbox.log(run_id)
+                assert sandbox.run(run_id).spec.backend == backend
+                assert sandbox.run(run_id).job_id != sandbox.run(first).job_id
+    finally:
+        sandbox.close()
+        if head is not None:
+            head.end()

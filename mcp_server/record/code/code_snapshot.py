@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class CodeSnapshot:
     """The code that ran. ``python``: the path of the command's Python, or empty. ``packages``: how many it has.
 
     ``notes``: what could not be kept, and why. ``git.diff`` is empty: see ``read_diff``.
+    ``variables``: digests of those that it inherited and that programs of training read, None where none were kept.
     """
 
     taken_at: str = ""
@@ -73,6 +75,7 @@ class CodeSnapshot:
     archive: KeptSources = field(default_factory=KeptSources)
     inputs: tuple[NamedInput, ...] = ()
     driver: str = ""
+    variables: Mapping[str, str] | None = None
     directory: Path = Path()
 
     def facts(self) -> dict[str, Any]:

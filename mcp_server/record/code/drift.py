@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.command.python import find_python
@@ -22,7 +23,14 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state
 from mcp_server.text.formatting import format_size, join_some
+from mcp_server.text.secret_patterns import names_a_secret
 
+# Variables by which libraries of training compute otherwise, find other code, or other data.
+_TELLING = re.compile(
+    r"(?:CUDA|NCCL|(?:PY)?TORCH|TF|XLA|JAX|OMP|MKL|OPENBLAS|NUMBA|NVIDIA|CUBLAS|CUDNN|PYTHON|LD_|HF|TRANSFORMERS|VLLM|TRITON"
+    r"|ACCELERATE|DEEPSPEED|MUJOCO|PYOPENGL|GLOO|UCX|HYDRA|CONDA_PREFIX|VIRTUAL_ENV|DATA)"
+)
+_SET_FOR_EACH = re.compile(r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|PYTHONUNBUFFERED|\w+_(?:PORT|ADDR)$")
 _MOST_NAMED, _COMMIT_CHARS = 6, 10
 _KEPT = 'code="kept" runs it as it was.'
 
@@ -44,7 +52,11 @@ def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str,
     drift += compare_packages(former.read_packages(), now.packages)
     if former.python_version and now.version and former.python_version != now.version:
         drift.append(f"Python {former.python_version} → {now.version}.")
-    drift += compare_inputs(former.inputs, look_at_inputs(spec.command, spec.params, spec.cwd))
+    known = {one.path for one in former.inputs}
+    drift += compare_inputs(former.inputs, look_at_inputs(spec.command, spec.params, spec.cwd, known))
+    given = {*spec.env, *spec.secrets}
+    if former.variables is not None and spec.backend == RunSpec.backend:
+        drift += _compare_variables(former.variables, digest_variables(environ, given), given)
     if former.driver and (driver := read_driver()) != former.driver:
         drift.append(f"NVIDIA driver {former.driver} → {driver or 'none'}.")
     return drift
@@ -89,6 +101,21 @@ def find_changed_code(
     found |= {*git.changed, *git.untracked} - {*former.git.changed, *former.git.untracked}
     mine = (name for name in found if name in tracked or (name.endswith(SOURCES) and is_code(top, name)))
     return commit, sorted(name_below(str(top / name), cwd) for name in mine)
+
+
+def digest_variables(env: Mapping[str, str], given: Collection[str] = ()) -> dict[str, str]:
+    """Return digests of the variables in ``env`` that training programs read, without ``given`` ones and secrets."""
+    return {
+        name: hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:12]
+        for name, value in env.items()
+        if _TELLING.match(name) and name not in given and not (_SET_FOR_EACH.match(name) or names_a_secret(name))
+    }
+
+
+def _compare_variables(former: Mapping[str, str], now: Mapping[str, str], given: Collection[str]) -> Iterator[str]:
+    names = sorted(name for name in {*former, *now} - {*given} if former.get(name) != now.get(name))
+    if names:
+        yield f"Variables that the command inherits differ: {join_some(names, _MOST_NAMED)}."
 
 
 def compare_packages(former: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

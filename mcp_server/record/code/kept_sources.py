@@ -17,10 +17,11 @@ import shutil
 import stat
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.command.inputs import find_inputs, find_param_inputs
+from mcp_server.command.outputs import names_a_place, names_an_output
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.code_directory import read_code_directory
@@ -34,6 +35,7 @@ from mcp_server.text.secret_patterns import mask_source
 _MOST_FILE_BYTES, _MOST_BYTES, _MOST_FILES = 4 << 20, 8 << 20, 2_000
 _MASKED = ": holds a secret"  # a file, of which the archive has a masked copy
 _GIT_S, _MOST_LINKS = 120.0, 2_000
+_NO_DATA = ("", ".py", ".sh", ".yaml", ".yml", ".toml", ".ini", ".cfg")  # of options that name code or settings
 _MOST_INPUTS, _MOST_ENTRIES = 50, 10_000
 # No hook, monitor or garbage collection of the repository is started, and a person's settings change no file.
 _SETTINGS = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.sparseCheckout=false", "core.autocrlf=false")
@@ -301,15 +303,32 @@ _DATA_KINDS = ("checkpoint", "data file", "data directory", "model")
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def look_at_inputs(command: str | list[str], params: Mapping[str, object], cwd: str) -> tuple[NamedInput, ...]:
-    """Return data, checkpoints and models that a command certainly reads, as they are now; one that is gone has -1."""
+def look_at_inputs(
+    command: str | list[str], params: Mapping[str, object], cwd: str, known: Collection[str] = ()
+) -> tuple[NamedInput, ...]:
+    """Return data, checkpoints and models that a command certainly reads, as they are now; one that is gone has -1.
+
+    So are files of any other option that are there, or that ``known`` paths say were: no code, no output.
+    """
     read = parse(command)
     found: dict[str, NamedInput] = {}
     for file in (*find_inputs(read), *find_param_inputs(params, read)):
         if file.kind in _DATA_KINDS and len(found) < _MOST_INPUTS:
             path = Path(cwd or "/").joinpath(*file.base, Path(file.path).expanduser())
             found[str(path)] = _look_at(path, file.kind)
+    for name, value in {**read.split_options()[0], **params}.items():
+        path = Path(cwd or "/", str(value))
+        is_input = str(path) in known or _is_data(path)
+        if is_input and not (names_an_output(name) or names_a_place(name)) and len(found) < _MOST_INPUTS:
+            found.setdefault(str(path), _look_at(path, "data file"))
     return tuple(found.values())
+
+
+def _is_data(path: Path) -> bool:
+    try:
+        return path.suffix not in _NO_DATA and path.is_file()
+    except (OSError, ValueError):  # a text that is no path
+        return False
 
 
 def _look_at(path: Path, kind: str) -> NamedInput:

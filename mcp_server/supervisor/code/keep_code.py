@@ -14,6 +14,7 @@ from mcp_server.command.outputs import find_in_command
 from mcp_server.command.python import find_python
 from mcp_server.record.code.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile, KeptSources
 from mcp_server.record.code.code_state import add_digests, read_code_state
+from mcp_server.record.code.drift import digest_variables
 from mcp_server.record.code.kept_sources import keep_sources, look_at_inputs, read_driver
 from mcp_server.record.code.python_packages import PythonPackages, find_running_python, read_packages
 from mcp_server.record.run_directory import RunDir, now, write_json
@@ -64,7 +65,8 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     else:
         snapshot = replace(snapshot, archive=keep_sources(Path(cwd), own, directory, attempt.secrets, outputs))
     inputs = look_at_inputs(attempt.spec.command, attempt.spec.params, cwd)
-    snapshot = replace(snapshot, inputs=inputs, driver=read_driver())
+    variables = digest_variables(attempt.env, {*attempt.spec.env, *attempt.spec.secrets})
+    snapshot = replace(snapshot, inputs=inputs, driver=read_driver(), variables=variables)
     if not git.commit:  # else the commit and its changes say what the modules were
         add_digests(read_code_state([cwd], files)).write(directory)
     python = find_python(attempt.spec.command, cwd, attempt.env)
