@@ -6,6 +6,7 @@ import pytest
 
 from mcp_server.tools import find_runs, launch_run
 from tests.support.sandbox import Sandbox
+from tests.support.sshd import NAME, FarHost, needs_sshd
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +83,32 @@ async def test_a_token_hears_of_no_run_of_another_owner(sandbox: Sandbox, monkey
         assert (await agent.call("find_runs", query="lr=1"))["total"] == 0
         monkeypatch.setattr(find_runs, "identity", lambda _: "ada")
         assert (await agent.call("find_runs", query="lr=1"))["total"] == 1
+
+
+@needs_sshd
+async def test_a_run_on_another_host_is_found_by_what_its_record_there_says(
+    sandbox: Sandbox, far_host: FarHost
+) -> None:
+    (sandbox.path / "train.py").write_text(TRAINING)
+    command = [sys.executable, "train.py", "--lr", "2"]
+    async with sandbox.agent() as agent:
+        launch = {"cwd": str(sandbox.path), "name": "far", "host": NAME, "why": "critic from afar"}
+        run_id = await agent.launch(command, **launch)
+        await agent.end(run_id)
+    async with sandbox.agent() as agent:
+        for query in (f"host:{NAME} lr=2 finished", "best reward afar"):
+            found = await agent.call("find_runs", query=query)
+            assert [line.partition(" ")[0] for line in found["runs"]] == [run_id], found
+        assert "reward=20" in found["runs"][0]
+
+
+async def test_a_cell_is_found_by_its_own_reason(sandbox: Sandbox) -> None:
+    cells = [{"lr": rate, "launch": {"why": f"whether {rate} diverges"}} for rate in ("0.5", "2")]
+    (sandbox.path / "train.py").write_text(TRAINING)
+    common = {"command": f"{sys.executable} train.py --lr {{lr}}", "cwd": str(sandbox.path)}
+    async with sandbox.agent() as agent:
+        sweep = await agent.call("launch_sweep", name="rates", common=common, cells=cells, why="of all")
+        await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end")
+        found = await agent.call("find_runs", query="why:diverges lr=2")
+        assert found["total"] == 1
+        assert "why: whether 2 diverges" in found["runs"][0]
