@@ -92,8 +92,17 @@ class CustomLoopReader:
             is_strong = bits & _STRONG and (not bits & HELD_OUT or (bits & LOSS and _POSITION.search(line)))
             return self._read_uncounted(line, values, is_row=is_row) if is_strong else None, values
         if bits & (_STRONG | _WEAK):
-            return _add_named_total(_add_position(read_counted(values, bits), line), line), values
+            reading = self._place_in_epoch(read_counted(values, bits))
+            return _add_named_total(_add_position(reading, line), line), values
         return self._read_header(line, template, values), values
+
+    def _place_in_epoch(self, reading: StepReading | None) -> StepReading | None:
+        """Read `batch 5 of 200` as a place in the epoch of the last heading: a pass over the data ends there."""
+        if reading is None or "batch" not in reading.key or reading.step is None or reading.total is None:
+            return reading
+        epoch, epochs = self.epoch or (None, None)
+        n, per = reading.step, reading.total
+        return StepReading(reading.rank, "position batch", None, None, epoch, epochs, n, per, 1, reading.mark)
 
     def close_table(self) -> None:
         """Forget the count of a table: it is of no line below."""
@@ -209,8 +218,10 @@ def read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
         mark = losses[0] if losses else None
         return StepReading(CounterRank.STEP, f"step {name.text}", n, total, in_epoch, mark=mark)
     epochs = parse_integer(epoch[2]) if epoch[2] else None
+    base = 1 if "batch" in name.text and total is not None else None
+    number = int(min(epoch[1], MAX_COUNT))
     return StepReading(
-        CounterRank.STEP, f"position {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total
+        CounterRank.STEP, f"position {name.text}", epoch=number, epochs=epochs, n=n, per=total, base=base
     )
 
 

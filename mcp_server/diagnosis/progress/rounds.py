@@ -90,6 +90,11 @@ class RoundCounter:
         stride = self._stride if self._stride > 1 or self.moves > SMALL_LEAD else n
         return end if n + stride + (self._first[-1:] == (0,)) > per else self.counter.step
 
+    def is_in_one_epoch(self, named: NamedEpoch | None) -> bool:
+        """Return whether a count has not left the epoch of many in which it began: its total may be the epoch's."""
+        is_open = named is not None and named == self._lap_epoch and named.epochs != 1
+        return is_open and len(self._last) == 1 and not self._is_by_epoch and self.counter.epoch_ends is None
+
     @property
     def former_lap_began(self) -> int:
         """The tracker's readings when the round before began. For the first round, when this one did."""

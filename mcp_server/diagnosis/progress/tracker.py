@@ -145,6 +145,8 @@ class ProgressTracker:
     def total_steps(self) -> int | None:
         """The steps of the present round, as printed, as the command gives them, or the product of both."""
         leader, epochs = self._lead.leader, self._planned.total("epochs")
+        if leader is not None and leader.rank is CounterRank.STEP and leader.is_in_one_epoch(self._named_epoch):
+            return None
         if self._lead.total_steps is None and leader is not None and leader.counter.epoch_ends and epochs:
             _, per, end = leader.counter.epoch_ends
             return epochs * per if end <= epochs * per else None

@@ -149,6 +149,35 @@ def test_a_position_counts_through_the_run_until_it_restarts() -> None:
     assert (progress.step, progress.total_steps) == (4900, None)
 
 
+@pytest.mark.parametrize(
+    ("heading", "line", "places"),
+    [
+        ("Epoch {e}", "batch {n} of 10 | loss 0.{n}", [(1, None), (10, None), (11, None), (20, None)]),
+        ("=== epoch {e} of 3 ===", "batch {n} of 10: loss 0.{n}", [(1, 30), (10, 30), (11, 30), (20, 30)]),
+        ("", "  Batch {n}/10 loss=0.{n}", [(1, None), (10, None)]),
+        ("Epoch: {e}", "Iter {n}/10 loss 0.{n}", [(1, None), (10, None), (11, None), (20, None)]),
+        ("", "epoch {e} batch {n} of 10 loss 0.{n}", [(1, None), (10, None), (11, None), (20, None)]),
+    ],
+)
+def test_the_length_of_an_epoch_is_not_taken_for_that_of_the_run(
+    heading: str, line: str, places: list[tuple[int, int | None]]
+) -> None:
+    progress, found = ProgressTracker(), []
+    for e in range(1, 1 + len(places) // 2):
+        progress.read_lines([heading.format(e=e)] if heading else [])
+        for n in range(1, 11):
+            progress.read_lines([line.format(e=e, n=n)])
+            found += [(progress.step, progress.total_steps)] if n in (1, 10) else []
+    assert found == places
+
+
+def test_a_count_that_goes_on_through_the_next_epoch_has_the_total_of_the_run() -> None:
+    progress = read("Epoch 1\n" + "\n".join(f"step {n}/300 loss 0.{n}" for n in range(1, 101)))
+    assert (progress.step, progress.total_steps) == (100, None)
+    progress.read_lines(["Epoch 2", "step 101/300 loss 0.3"])
+    assert (progress.step, progress.total_steps) == (101, 300)
+
+
 def test_a_step_that_continues_over_epochs_is_not_multiplied() -> None:
     lines = [f"Epoch [{1 + n // 100}/3], Step [{n}/300], Loss: 1.5" for n in range(10, 300, 10)]
     assert read("\n".join(lines)).step == 290
