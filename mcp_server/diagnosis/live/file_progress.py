@@ -144,8 +144,8 @@ def make_metric_lines(path: str, rows: Iterable[CurveRow], round_number: int) ->
     label, held, step = _find_held_out(path), dict[str, float](), -1
 
     def make() -> MetricLine:
-        shown = sorted(held.items(), key=lambda item: math.isfinite(item[1]))[:_MOST_SHOWN]
-        line = f"{json.dumps({'step': step, **dict(shown)})} in {path}"
+        shown = sorted({"step": step, **held}.items(), key=lambda item: math.isfinite(item[1]))[:_MOST_SHOWN]
+        line = f"{json.dumps(dict(shown))} in {path}"
         return MetricLine(step, held, line, round=round_number, at=step)
 
     for row in rows:

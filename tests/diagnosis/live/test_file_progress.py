@@ -146,6 +146,12 @@ def test_a_loss_that_becomes_nan_in_a_file_alone_is_a_divergence(path: str, loss
     assert losing(path, loss) == [f"Diverged: {tag} has been nan in 5 readings in a row, since step 20."]
 
 
+def test_the_row_that_proves_a_divergence_begins_with_what_is_not_finite() -> None:
+    one = OutputMonitor({}, 0.0)
+    one.read_rows("m.csv", [row(n, lr=0.5, loss=float("nan") if n > 2 else 1.0) for n in range(1, 9)], 1.0, WALL_S)
+    assert one.divergence.line == '{"loss": NaN, "step": 8, "lr": 0.5} in m.csv'
+
+
 def test_a_nan_in_a_file_of_held_out_data_is_a_doubt_and_no_divergence() -> None:
     (text,) = losing("eval/m.csv", "loss", batch=40)
     assert text.startswith("eval/loss has been nan in 21 readings in a row, since step 20. By itself it proves no")
