@@ -62,10 +62,10 @@ class DoubtfulRows:
         taken = {path: self._take_of(file) for path, file in self._files.items()}
         return {path: rows for path, rows in taken.items() if rows}
 
-    def describe(self) -> str | None:
-        """Return which file was left out, and who else may have written it, None where there is none."""
+    def describe(self, only: str = "") -> str | None:
+        """Return which file was left out, and who else may have written it, None where it is none, or not ``only``."""
         for path, file in self._files.items():
-            if not file.is_proven:
+            if not file.is_proven and only in ("", path):
                 return f"{path}: {file.other} works there too, and whose rows these are is unknown"
         return None
 

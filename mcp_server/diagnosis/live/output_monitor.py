@@ -466,11 +466,16 @@ class OutputMonitor:
                 for name in list(dict.fromkeys(names))[:_MAX_METRICS]
             },
             "read_from": self._describe_source(),
-            "left_out": self.doubtful.describe() if self.step is None else None,
+            "left_out": self._describe_left_out(),
             "checkpoint": self.checkpoint,
             "nan_since": {doubt.name: doubt.since for doubt in self._judge.doubts.values()},
         }
         return {name: value for name, value in facts.items() if value not in (None, {})}
+
+    def _describe_left_out(self) -> str | None:
+        if self.step is None:
+            return self.doubtful.describe()
+        return self.doubtful.describe(self.files.path) if self._shows_files else None  # the step is of before the doubt
 
     def _describe_source(self) -> str | None:
         """Return from which file step and metrics are, or that it counts something else than the output."""

@@ -146,6 +146,15 @@ def test_a_loss_that_becomes_nan_in_a_file_alone_is_a_divergence(path: str, loss
     assert losing(path, loss) == [f"Diverged: {tag} has been nan in 5 readings in a row, since step 20."]
 
 
+def test_a_step_of_before_somebody_else_wrote_the_file_too_is_told_with_the_doubt() -> None:
+    one = OutputMonitor({}, 0.0)
+    one.read_rows("m.csv", [row(1, loss=1.5)], 1.0, WALL_S)
+    assert "left_out" not in one.progress_facts()
+    one.read_rows("m.csv", [row(40, loss=0.1)], 2.0, WALL_S, "tw-2")
+    facts = one.progress_facts()
+    assert (facts["step"], facts["left_out"].partition(" works")[0]) == (1, "m.csv: tw-2")
+
+
 def test_the_row_that_proves_a_divergence_begins_with_what_is_not_finite() -> None:
     one = OutputMonitor({}, 0.0)
     one.read_rows("m.csv", [row(n, lr=0.5, loss=float("nan") if n > 2 else 1.0) for n in range(1, 9)], 1.0, WALL_S)
