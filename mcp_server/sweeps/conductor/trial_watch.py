@@ -45,6 +45,7 @@ from mcp_server.sweeps.trials.trials import (
     read_trials,
 )
 
+_ENDS = frozenset(("verdict", "cell_ended", "cell_failed"))
 _START = "-"  # in the name of a worktree, between the cell and which start of it that is
 
 
@@ -132,8 +133,10 @@ class TrialWatch:
             if "budget_spent" not in kinds:
                 self.events.append("budget_spent", f"The budget is spent: {describe_kept(seen)} Running trials end.")
             return
-        last = next((kind for kind in reversed(kinds) if kind in ("proposed", "wants_proposals")), "")
-        if len(seen.queued) < seen.plan.ahead and last != "wants_proposals":
+        told = next((n for n, kind in enumerate(reversed(kinds)) if kind in ("proposed", "wants_proposals")), None)
+        # Whoever proposes is told how many wait; and it is no news again before something has ended.
+        is_news = told is None or not _ENDS.isdisjoint(kinds[len(kinds) - told :])
+        if len(seen.queued) < seen.plan.ahead and is_news:
             self.events.append("wants_proposals", f"{len(seen.queued)} proposals wait, {seen.plan.ahead} are enough.")
 
     def _add_run(self, seen: OpenSweep, step: AddRun, added: Counter[str]) -> None:

@@ -94,8 +94,8 @@ def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judge
     most = find_quantile(CHANCE / max(1, rule.repeats - _FEWEST + 1), noise.df) if noise.df else math.inf
     told = _tell(rule, seen, name, mean, looks, gain)
     beside = rule.sign * statistics.fmean(differences) if differences else gain
-    # After one pair the machine may have been another one when the incumbent's other runs were made.
-    best = max(gain, beside) if looks == 1 else gain
+    # The machine may have been another one when the incumbent's other runs were made: nothing is given up for that.
+    best = max(gain, beside)
     if best <= max(rule.min_gain, _LEAST_SD * seen.unit):
         return Judgement("discarded", f"{told}: not better by {_LEAST_SD:g} sd", mean, looks, gain, t)
     if looks >= min(_FEWEST, rule.repeats) and noise.df and t >= most:
