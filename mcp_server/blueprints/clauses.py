@@ -79,7 +79,7 @@ class Clause:
         text = _RX.interval.sub(" ", self.text)
         is_shorter = max(self.seconds) < limit_s
         is_others = is_only or text != self.text
-        if self._is_compared:
+        if self._is_compared or (is_shorter and is_plain and _RX.own_time.fullmatch(self.text)):
             return True
         if self.conclusion or _ORDER.search(text) or _HEAD.match(text):
             return False

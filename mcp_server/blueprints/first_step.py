@@ -93,8 +93,12 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
     if other := next((rule for rule in rules if rule[1] != rules[0][1]), None):
         first = f"the first step is due in {duration(rules[0][1])} in line {rules[0][0]}"
         refuse(other[0], f"{first}, in {duration(other[1])} here: write one.")
-    pattern = next((name for _, _, name in rules if name), None) or line_pattern
-    return (rules[0][1] if rules else None), _read_pattern(reader, items) or pattern
+    pattern = _read_pattern(reader, items) or next((name for _, _, name in rules if name), None) or line_pattern
+    lost = next((item for item in candidates if pattern is None and _RX.line_with.search(item.words)), None)
+    if lost is not None:
+        text = "the line of the first step is not understood: write a part of it in quotes, of at most 60 characters."
+        reader.refuse("", lost.line, text, fatal=False)
+    return (rules[0][1] if rules else None), pattern
 
 
 def _lines_about_first_step(notes: Sequence[SourceLine]) -> list[SourceLine]:
@@ -123,8 +127,10 @@ def _read_pattern(reader: BlueprintReader, items: Sequence[SectionItem]) -> str 
 
 def _pattern_of_name(words: str) -> str | None:
     """Return a pattern for the quoted name in ``words``: "kl loss" matches ``actor/kl_loss``, not ``use_kl_loss``."""
-    if (quoted := _RX.quoted_name.search(words)) is None:
+    if (quoted := _RX.quoted_name.search(words) or _RX.quoted_text.search(words)) is None:
         return None
-    name = r"[\s_/-]*".join(re.escape(part) for part in re.split(r"[\s_/-]+", quoted[1].strip()))
-    # Settings such as use_kl_loss and kl_loss_coef are printed before any step.
-    return rf"(?i)(?<![a-z\d_]){name}(?![a-z\d_])"
+    text = quoted[1].strip()
+    name = r"[\s_/-]*".join(re.escape(part) for part in re.split(r"[\s_/-]+", text))
+    # Settings such as use_kl_loss and kl_loss_coef are printed before any step, and "lap 1" is not "lap 10".
+    before, behind = (r"(?<![a-z\d_])", r"(?![a-z\d_])")
+    return f"(?i){before if text[:1].isalnum() else ''}{name}{behind if text[-1:].isalnum() else ''}"

@@ -78,15 +78,19 @@ def parse_blueprint(text: str) -> Blueprint:
     paths = {name: fields.read_path(reader, name) for name in _PATHS}
     purpose = fields.read_purpose(reader)
     options = read_options(reader)
-    notes = document.notes if reader.sections else ()  # of any other file nothing is quoted
-    first_step_s, pattern = read_first_step(reader, notes)
-    time_limit_s = read_time_limit(reader)
     command = read_command(reader)
     fields.keep_hints(reader)
+    line = reader.lines.get("launch_command", 1)
+    texts = [note.removeprefix("[exp_launch_command] ") for note in reader.notes]
+    beside = [SourceLine(line, text, text, text) for text in texts]
+    notes = (*document.notes, *beside) if reader.sections else ()  # of any other file nothing is quoted
+    first_step_s, pattern = read_first_step(reader, notes)
+    time_limit_s = read_time_limit(reader)
     absent = {name for name, path in paths.items() if path is None}
     # There is no configuration where it says none, and this host's python where it says python: neither is a default.
     absent -= {name for name in ("yaml_path", "venv_exe") if not fields.leaves_open(reader, name)}
     absent |= {name for name, value in (("purpose", purpose), ("max_time", time_limit_s)) if not value}
+    absent -= {fault.section for fault in reader.faults if fault.fatal}  # it is there, and not understood
     return Blueprint(
         purpose=purpose or document.title,
         launch_command=command,

@@ -211,8 +211,8 @@ Secrets: WANDB_API_KEY
     assert parse_blueprint(text).notes.splitlines() == [
         "Secrets: WANDB_API_KEY",
         "[exp_yaml_path] Do not edit it.",
-        "[exp_max_time] the queue of the cluster",
         "[exp_yaml_path] hint: lora_rank must be 16",
+        "[exp_max_time] the queue of the cluster",
     ]
 
 
@@ -544,3 +544,81 @@ def test_a_field_that_an_issue_form_left_empty_is_empty() -> None:
     used = {text: parse_blueprint(form.format(text)).defaults_used for text in ("_No response_", "", "none")}
     assert "exp_venv_exe" in used["_No response_"]
     assert used["_No response_"] == used[""] != used["none"]
+
+
+WHOLE = """## [exp_purpose]
+Is it hot?
+## [exp_codebase_dir]
+/lab
+## [exp_venv_exe]
+python
+## [exp_yaml_path]
+none
+## [exp_launch_command]
+```
+python kiln.py
+```
+{command_notes}
+## [exp_result_dir]
+/lab/out
+## [exp_max_time]
+{limit}
+## Notes
+{notes}
+"""
+
+
+def parse_whole(limit: str = "5 minutes", notes: str = "", command_notes: str = "") -> Blueprint:
+    return parse_blueprint(WHOLE.format(limit=limit, notes=notes, command_notes=command_notes))
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        *(
+            "5 minutes (it needs about half a minute)",
+            "5 minutes. It takes about 40 s.",
+            "5 minutes (finishes in 40 s)",
+        ),
+        *("5 min (should take 30 s)", "5 minutes, in practice 30 s", "5 min - a normal run lasts 1 min"),
+    ],
+)
+def test_the_time_that_the_run_needs_is_a_note_beside_its_limit(limit: str) -> None:
+    blueprint = parse_whole(limit)
+    assert (blueprint.time_limit_s, blueprint.faults) == (300, ())
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ["5 min (it needs 10 min)", "5 min (use 30 s)", "5 min (it needs 30 s per seed)", "5 min (it needs 30 s more)"],
+)
+def test_a_limit_that_is_not_understood_is_a_fault_and_no_default(limit: str) -> None:
+    blueprint = parse_whole(limit)
+    assert not blueprint.ok
+    assert "exp_max_time" not in blueprint.defaults_used
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "other"),
+    [
+        ('First step within 1 minute: the first line with "<lap 1".', "<lap 1 of 40> warp~1", "<lap 10 of 40>"),
+        ('First step within 1 minute, the line containing "#1:".', "#1: loss 3", "# 1 loss"),
+        ('First step within 1 minute: "trial 10/50".', "[stack] trial 10/50: 4 ok", "trial 100/50"),
+    ],
+)
+@pytest.mark.parametrize("place", ["notes", "command_notes"])
+def test_the_line_of_the_first_step_is_understood_in_the_notes_and_below_the_command(
+    rule: str, line: str, other: str, place: str
+) -> None:
+    text = rule if place == "notes" else f"Notes: cpu only, takes half a minute. {rule}"
+    blueprint = parse_whole(**{place: text})
+    assert (blueprint.first_step_timeout_s, blueprint.faults) == (60, ())
+    assert blueprint.first_step_pattern
+    assert re.search(blueprint.first_step_pattern, line)
+    assert not re.search(blueprint.first_step_pattern, other)
+
+
+def test_a_line_of_the_first_step_that_is_lost_is_said() -> None:
+    (fault,) = parse_whole(notes="First step within 1 minute: the first line with a lap.").faults
+    assert not fault.fatal
+    assert "the line of the first step is not understood" in fault.text
