@@ -26,7 +26,7 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.store.sweep_store import SweepStore
 from mcp_server.system.files import is_shared_filesystem
 from mcp_server.system.lock_files import is_locked
-from mcp_server.text.near_names import find_near_ids
+from mcp_server.text.near_names import find_near_ids, find_near_names
 
 _MOST_NEAR = 3
 _MOST_READ = 256  # live runs whose events are kept in memory
@@ -194,7 +194,9 @@ class RunStore:
                 for run_id, supervisor in find_unrecorded(self.home.runs):
                     if run_id == name:
                         return describe_unrecorded(run_id, supervisor, self.home.runs)
-                raise RunNotFound(name, [*error.near, *no_sweep.near][:_MOST_NEAR]) from None
+                near = [*no_sweep.near, *error.near]
+                nearest = dict.fromkeys([*find_near_names(name, near), *near])
+                raise RunNotFound(name, [*nearest][:_MOST_NEAR]) from None
 
     def directory_of(self, run_id: str) -> Path:
         """Return the directory in which a run, or a sweep, announces its changes; it may be missing."""

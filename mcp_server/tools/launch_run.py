@@ -255,6 +255,7 @@ def _describe(
     steps = ["This idempotency key started the run before; nothing was started now."] if repeated else []
     if repeated and run.state == "lost":
         steps.append("How it ended is unknown: look for what it left, then launch it again with another key.")
+    steps += ["finish_blueprint writes its figures into results.md."] if run.ended and spec.blueprint else []
     steps.append("read_log has all output." if run.ended else watch)
     if (address := find_server(server.home)) is not None:
         steps.append(f"People see it at http://{address}/?run={run.run_id}.")

@@ -299,6 +299,7 @@ async def test_a_repeated_blueprint_leaves_the_results_of_the_former_run_where_t
         told = f"Its results go to {results}-{third['run_id']}: those of {again}@1 stay where they are."
         assert told in third["warnings"]
         assert not [one for one in third["warnings"] if "may overwrite" in one]
+        assert third["next_step"].startswith("finish_blueprint ")
         resumed = await agent.call("launch_run", like=first, change={"resume": "yes"}, dry_run=True)
         assert "-{run_id}" not in resumed["dry_run_script"], "it goes on with the files of the former run"
         last = await repeat(agent, blueprint=str(document))

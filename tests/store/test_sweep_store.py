@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.errors import RunUnreadable
+from mcp_server.errors import RunNotFound, RunUnreadable
 from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweeps.sweep_spec import Cell
@@ -16,6 +16,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.conductor import Conductor
+from tests.support.ended_runs import Runs
 from tests.support.sweeps import cell_events, write_sweep
 
 
@@ -100,3 +101,14 @@ async def test_cells_added_as_a_stop_ends_a_sweep_are_left_to_the_next_conductor
     assert [event["kind"] for event in sweep.events][-2:] == ["stopping", "ended"]
     assert sweep.is_paused
     assert sweep.count() == {"total": 2, "killed": 1, "queued": 1}
+
+
+@pytest.mark.parametrize("word", ["burow-night", "burrow-nigth", "burrow_night"])
+def test_a_sweep_that_a_wrong_name_may_mean_is_proposed_before_its_cells(tmp_path: Path, word: str) -> None:
+    runs = Runs(tmp_path)
+    for seed in range(4):
+        runs.add(f"burrow-night-depth1-gain0-1-seed{seed}-ysx{seed}", sweep="burrow-night-f79f")
+    write_sweep(runs.home.path, [Cell("a", "1")], [], sweep_id="burrow-night-f79f", name="burrow-night")
+    with pytest.raises(RunNotFound) as refused:
+        runs.store.find_any(word)
+    assert refused.value.near[0] == "burrow-night-f79f"
