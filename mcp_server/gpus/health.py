@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mcp_server.gpus.limits import find_excess
-from mcp_server.gpus.placement import Unavailable, choose_gpus, find_instance_obstacles, find_obstacles
+from mcp_server.gpus.placement import Unavailable, choose_gpus, find_excess, find_instance_obstacles, find_obstacles
 from mcp_server.gpus.request import GpuRequest, Requirements, confirm_clock, tighten
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, Snapshot
 from mcp_server.gpus.xid import describe_xid

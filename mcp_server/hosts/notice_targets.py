@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import find_secrets
-from mcp_server.record.notices.target import Target, guess_service, name_target, split_command
+from mcp_server.record.notices.notice import Target, guess_service, name_target, split_command
 from mcp_server.store.state_home import Config, NotifySettings, check_address
 
 

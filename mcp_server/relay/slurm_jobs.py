@@ -20,7 +20,7 @@ from mcp_server.errors import LaunchFailed
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, ThisHost
-from mcp_server.record.slurm import array, job, queue
+from mcp_server.record.slurm import job, queue
 from mcp_server.record.slurm.commands import SlurmError, find_missing, list_node_hosts
 from mcp_server.record.slurm.job_watch import HANDED_IN_WITHIN_S, JobWatch, job_of
 from mcp_server.record.slurm.queue import Queue
@@ -143,7 +143,7 @@ class SlurmJobs:
     def preview_array(self, name: str, count: int, options: Mapping[str, str], most_at_once: int | None) -> str:
         """Return the batch script of an array of ``count`` runs."""
         self.check_usable()
-        return array.preview_array(self._home, name, count, options, most_at_once, self._find_program)
+        return job.preview_array(self._home, name, count, options, most_at_once, self._find_program)
 
     def hand_in_array(
         self,
@@ -159,7 +159,7 @@ class SlurmJobs:
                 job.link_or_copy(archive, path / _PROGRAM)
             return self._find_program(path)
 
-        array.hand_in_array(self._home, name, elements, options, most_at_once, find_program)
+        job.hand_in_array(self._home, name, elements, options, most_at_once, find_program)
         self._watch.queue.look(queue.EXPECTED_S)
 
     def await_hand_in(self, directory: RunDir, spec: RunSpec) -> bool:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mcp_server.errors import ConfigInvalid, StateUnusable
-from mcp_server.record.notices.target import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
+from mcp_server.record.notices.notice import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
 from mcp_server.record.run_directory import path_below
 from mcp_server.record.script import slug
 from mcp_server.system.files import is_shortage, read_configuration, state_directory

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from mcp_server.record.codec import decode
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.handover import Handover
-from mcp_server.record.notices import account
-from mcp_server.record.notices.target import Target
+from mcp_server.record.notices import notice
+from mcp_server.record.notices.notice import Target
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.system import processes
@@ -35,11 +35,11 @@ class Notifier:
                 self._note_loss(event, is_gone=isinstance(error, BrokenPipeError))
 
     def _note_loss(self, event: RecordEvent, *, is_gone: bool) -> None:
-        cause = account.SENDER_DIED if is_gone else "the process that sends notices reads nothing"
+        cause = notice.SENDER_DIED if is_gone else "the process that sends notices reads nothing"
         for target in (decode(Target, each) for each in self._targets):
             if target.accepts(event["kind"], event.get("state", "")):
                 facts = {"at": event.get("at"), "target": target.name, "kind": event["kind"], "seq": event["seq"]}
-                fd = account.write_line(self._rundir.path / account.RECORD, {**facts, "sent": False, "cause": cause})
+                fd = notice.write_line(self._rundir.path / notice.RECORD, {**facts, "sent": False, "cause": cause})
                 if fd is not None:
                     os.close(fd)
 

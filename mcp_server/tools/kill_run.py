@@ -21,8 +21,8 @@ from mcp_server.sweeps.conducting import SweepStop, stop_sweep
 from mcp_server.text.formatting import shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.support.context import Call, ServerContext, caller, naming_sessions, server_of
+from mcp_server.tools.support.launch_approval import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.support.schema import tool
 from mcp_server.views.brevity import line_of
 from mcp_server.views.run_status import Leftover

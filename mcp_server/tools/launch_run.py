@@ -29,10 +29,10 @@ from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.runs.warnings.warning_inputs import collect_warnings
 from mcp_server.store.page_servers import find_server
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import WOKEN, Call, ServerContext, caller, identity, server_of, when_answered
 from mcp_server.tools.support.launch_approval import (
     Approval,
+    Confirm,
     ask_about_launch,
     check_launch_places,
     describe_unconfirmed,

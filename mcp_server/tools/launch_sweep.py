@@ -23,10 +23,10 @@ from mcp_server.sweeps.start import StartedSweep, rehearse_sweep, start_sweep
 from mcp_server.sweeps.tables.log import note_cells
 from mcp_server.system import tmux
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.asking import Confirm
 from mcp_server.tools.support.context import WOKEN, Call, caller, identity, server_of, when_answered
 from mcp_server.tools.support.launch_approval import (
     Approval,
+    Confirm,
     ask_about_sweep,
     check_launch_places,
     describe_unconfirmed,

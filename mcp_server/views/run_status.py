@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.command.shell import name_helpers, parse
-from mcp_server.record.notices.account import find_undelivered
+from mcp_server.record.notices.notice import find_undelivered
 from mcp_server.record.results.notes import NOTES, fold_notes, read_notes, tell_note
 from mcp_server.record.results.result_page import TrackerLink, read_tracker_link
 from mcp_server.record.run_directory import boot_id

@@ -29,7 +29,7 @@ from mcp_server.record.script import name_of, takes_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.warnings.warning_inputs import _list_names, _list_scripts, computes, find_pins
 from mcp_server.supervisor.outputs.outsiders import _may_train
-from mcp_server.sweeps.sources.run_name import propose_run_name
+from mcp_server.sweeps.sources.source import propose_run_name
 
 Command = str | list[str]
 

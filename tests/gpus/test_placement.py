@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mcp_server.gpus.limits import find_excess
 from mcp_server.gpus.placement import (
     Placement,
     Unavailable,
     choose_devices,
     choose_gpus,
     choose_slots,
+    find_excess,
     find_obstacles,
 )
 from mcp_server.gpus.request import GpuRequest, Requirements, parse_requirements

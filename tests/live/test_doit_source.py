@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps.sources import doit_process
+from mcp_server.sweeps.sources import source
 from mcp_server.sweeps.sources.cell import GpuCount, Scalar, SourceCell
 from mcp_server.sweeps.sources.source import read_source
 from tests.support.sandbox import Sandbox
@@ -93,7 +93,7 @@ def test_a_dodo_that_fails_hangs_or_has_no_doit_is_refused(tmp_path: Path, monke
     monkeypatch.delenv("PYTHONPATH")
     (tmp_path / "doit.py").unlink()
     (tmp_path / "dodo.py").write_text("while True: pass")
-    monkeypatch.setattr(doit_process, "_LIMIT_S", 1.0)
+    monkeypatch.setattr(source, "_LIMIT_S", 1.0)
     with pytest.raises(BadArgument, match=r"was still loading after 1 s, and was stopped"):
         read(tmp_path, "doit:cube", {}, None)
 

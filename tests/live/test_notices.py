@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.notices.account import RECORD
+from mcp_server.record.notices.notice import RECORD
 from mcp_server.record.run_processes import supervisor_of
 from mcp_server.system import processes
 from tests.support.receiver import Receiver, receive

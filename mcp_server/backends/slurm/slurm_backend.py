@@ -20,7 +20,7 @@ from mcp_server.errors import HostUnreachable, RunwardError, ScreenNotFound
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
-from mcp_server.record.slurm import array, job, queue
+from mcp_server.record.slurm import job, queue
 from mcp_server.record.slurm.commands import find_missing
 from mcp_server.record.slurm.job_watch import JobWatch, job_of, keep_job
 from mcp_server.record.slurm.queue import Queue
@@ -77,14 +77,14 @@ class SlurmBackend(ScheduledGpus, Backend):
         """Return the batch script of an array of ``count`` runs like ``spec``, which need not exist."""
         run_dir, options = Path(spec.run_dir), batch_script.list_shared_options(spec)
         program = supervisor_argv(sys.executable, run_dir)[:-1]
-        return array.preview_array(run_dir.parents[1], name, count, options, most_at_once, lambda _: program)
+        return job.preview_array(run_dir.parents[1], name, count, options, most_at_once, lambda _: program)
 
     async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
         """Hand prepared runs in as one array of jobs, of which Slurm starts at most so many at once."""
         first, runs = elements[0], [(each.directory, each.handover) for each in elements]
         home, options = first.directory.path.parents[1], batch_script.list_shared_options(first.spec)
         program = supervisor_argv(sys.executable, first.directory.path)[:-1]
-        await run_in_thread(array.hand_in_array, home, name, runs, options, most_at_once, lambda _: program)
+        await run_in_thread(job.hand_in_array, home, name, runs, options, most_at_once, lambda _: program)
         await run_in_thread(self._queue(first.directory).look, queue.EXPECTED_S)
 
     @override

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, AGAIN, NextStep, Scene, compose, correct
-from mcp_server.diagnosis.advice.shown import is_installed
+from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, AGAIN, NextStep, Scene, compose, correct, is_installed
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 

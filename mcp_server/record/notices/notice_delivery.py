@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from mcp_server.record.notices.notice import Notice
-from mcp_server.record.notices.target import Target
+from mcp_server.record.notices.notice import Notice, Target
 from mcp_server.system import processes
 from mcp_server.system.timed_http import build_timed_opener
 

@@ -21,10 +21,8 @@ from typing import Any
 
 from mcp_server.record.events import ENDING
 from mcp_server.record.handover import Handover
-from mcp_server.record.notices.account import RECORD, write_line
-from mcp_server.record.notices.notice import Notice, NoticedRun, make_notice
+from mcp_server.record.notices.notice import RECORD, Notice, NoticedRun, Target, make_notice, write_line
 from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
-from mcp_server.record.notices.target import Target
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.run_processes import ThisHost, read_run
 from mcp_server.record.spec import RunSpec

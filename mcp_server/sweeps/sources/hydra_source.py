@@ -2,20 +2,25 @@
 
 Several files that are not whole each are one configuration of VERL.
 Each value of the file becomes an override, ``key=value``. The program itself comes from the sweep's ``command``.
+
+A user's configuration checked by VERL's own: sections, keys, the GPUs it counts on.
 """
 
+import difflib
 import glob
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mcp_server.command.inputs import find_named_data
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import is_missing, suggest_names
 from mcp_server.record.script import format_arguments, slug
 from mcp_server.runs.launch.params_file import NotOfVerl, use_verl_names
-from mcp_server.sweeps.sources.cell import Scalar, SourceCell, SourceQuery
+from mcp_server.sweeps.sources.cell import GpuCount, Scalar, SourceCell, SourceQuery
 from mcp_server.sweeps.sources.hydra_values import (
     NotAnOverride,
     find_config,
@@ -23,17 +28,18 @@ from mcp_server.sweeps.sources.hydra_values import (
     list_overrides,
     read_config,
 )
-from mcp_server.sweeps.sources.verl_config import (
-    PRIMARY,
-    SECTIONS,
-    check_gpu_count,
-    find_packaged_keys,
-    find_unknown_keys,
-)
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.python_modules import Installation, find_installation
 
 _STYLE = "k=v"
 _MOST_FILES, _MOST_NAMES = 200, 3
 _MISSING = "???"  # Hydra's word for a value that must be given
+SECTIONS = ("data", "actor_rollout_ref", "algorithm", "trainer")  # of PPO, GRPO and their like
+# Configs of the package that its programs start from: what they define needs no list of defaults.
+PRIMARY = frozenset({"ppo_trainer", "ppo_megatron_trainer", "ppo_torchtitan_trainer", "ppo_veomni_trainer"})
+_PACKAGED = "trainer/config/_generated_ppo*_trainer.yaml"  # VERL's release writes each primary config out in full
+_MOST_BYTES = 1_000_000
+_MOST_NOTES = 8
 
 
 def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
@@ -200,3 +206,69 @@ def _check_keys(params: Mapping[str, Scalar], query: SourceQuery, cwd: Path | No
     if isinstance(keys, str):
         return [f"The keys were not compared with VERL's: {keys}."]
     return find_unknown_keys(list(params), keys)
+
+
+def find_packaged_keys(python: str, environ: Mapping[str, str], cwd: Path) -> frozenset[str] | str:
+    """Return all keys, sections among them, of the configs that VERL is installed with, or why they are not known.
+
+    Nothing of VERL is executed.
+    """
+    try:
+        installation = find_installation(python, environ, cwd)
+    except OSError as error:
+        return f"{python} cannot be read ({error.strerror})"
+    if not isinstance(installation, Installation):
+        return f"{installation.text}".rstrip(".")
+    directories = [*installation.directories, *_list_sources(installation, environ, cwd)]
+    files = [file for directory in directories for file in sorted((directory / "verl").glob(_PACKAGED))]
+    if not files:
+        return f"{python} has no verl with a config written out in full"
+    keys: set[str] = set()
+    for file in files:
+        try:
+            config = yaml.safe_load(read_regular_file(file, max_bytes=_MOST_BYTES))
+        except (OSError, yaml.YAMLError) as error:
+            return f"{file} cannot be read ({type(error).__name__})"
+        keys.update(_list_keys(config if isinstance(config, dict) else {}, ""))
+    return frozenset(keys)
+
+
+def find_unknown_keys(names: Sequence[str], keys: frozenset[str]) -> list[str]:
+    """Return a sentence for each override that Hydra would refuse, because VERL has no such key."""
+    unknown = [name for name in names if name[0] not in "+~" and name not in keys and not name.startswith("hydra.")]
+    notes = []
+    for name in unknown[:_MOST_NOTES]:
+        near = difflib.get_close_matches(name, keys, 1, 0.8)
+        hint = f"did you mean {near[0]}?" if near else f"a new key is written +{name}."
+        notes.append(f"VERL has no key {name}, so Hydra refuses it: {hint}")
+    if len(unknown) > _MOST_NOTES:
+        notes.append(f"{len(unknown) - _MOST_NOTES} more keys are unknown to VERL.")
+    return notes
+
+
+def check_gpu_count(params: Mapping[str, Scalar], gpus: GpuCount) -> list[str]:
+    """Return a sentence where the config counts on other GPUs than a cell has."""
+    per_node, nodes = params.get("trainer.n_gpus_per_node"), params.get("trainer.nnodes", 1)
+    if (
+        not isinstance(gpus, int)
+        or not isinstance(per_node, int)
+        or not isinstance(nodes, int)
+        or per_node * nodes == gpus
+    ):
+        return []
+    return [f"trainer.n_gpus_per_node times trainer.nnodes is {per_node * nodes}, and a cell has gpus={gpus}."]
+
+
+def _list_sources(installation: Installation, environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
+    """Yield directories that can hold a package from its sources: editable, on PYTHONPATH, in the project."""
+    if (place := installation.editable.get("verl")) is not None:
+        yield place.parent
+    yield from (cwd / entry for entry in environ.get("PYTHONPATH", "").split(":") if entry)
+    yield cwd
+
+
+def _list_keys(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in table.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _list_keys(value, f"{prefix}{key}.")

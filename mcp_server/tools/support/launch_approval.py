@@ -3,20 +3,24 @@
 Its owner may read what is in a run's directories from then on. So where config.toml has ``read_roots``, all of them
 must be below these, or in directories of the owner's runs. Without, a launch may run anywhere, and shows whether
 ``cwd`` exists, as its command could.
+
+Questions to the person at a client: the form, whether it can be shown, and the policy that only people decide.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
+from pydantic import BaseModel, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
 from mcp_server.blueprints.apply import read_blueprint
 from mcp_server.blueprints.paths import resolve_paths
-from mcp_server.errors import BadArgument, KillNotConfirmed, RunwardError
+from mcp_server.errors import BadArgument, ConfigInvalid, KillNotConfirmed, RunwardError
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.runs.launch.idempotency import find_run_of_key
 from mcp_server.runs.launch.launch import plan
@@ -25,8 +29,8 @@ from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed, Risk, find
 from mcp_server.store.run_index import RunQuery
 from mcp_server.sweeps.plan.planning import SweepRequest, list_distinct_runs
 from mcp_server.sweeps.start import rehearse_sweep
+from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.asking import Confirm, can_ask, find_people_rule, put_question, read_answer
 from mcp_server.tools.support.context import Call, ServerContext, caller, identity, server_of
 
 _FOR_PEOPLE = (
@@ -40,6 +44,57 @@ _NAMING = (
     *("name", "command", "blueprint", "params", "params_file", "cwd"),
     *("common", "grid", "cells", "phases", "source"),
 )
+
+
+class Confirm(BaseModel):
+    """The form that a person fills in."""
+
+    run_id: str = Field(
+        default="",
+        description="Type the run id, of several runs their number, to stop; anything else leaves them alone",
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the form's schema. Codex shows no form whose schema has a title or a description of its own."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return {name: value for name, value in schema.items() if name not in ("title", "description")}
+
+
+def put_question(question: str) -> Elicit[Confirm]:
+    """Return a question, as every protocol can carry it."""
+    return Elicit(escape_unsendable(question), Confirm)  # older protocols send it as a request, past all middleware
+
+
+def read_answer(
+    answer: ElicitationResult[Confirm], allowed: Collection[str], *, came_at_once: bool
+) -> Literal["confirmed", "declined"] | None:
+    """Return what the person decided who was to type one of ``allowed``; None where a program cancelled at once."""
+    if answer.action == "accept":
+        return "confirmed" if answer.data.run_id.strip() in allowed else "declined"
+    return None if answer.action == "cancel" and came_at_once else "declined"
+
+
+def find_people_rule(server: ServerContext) -> str:
+    """Return the rule that only people stop runs here, and why; empty where agents may. Blocks."""
+    rule = "On this machine only a person may stop runs"
+    if server.environ.get("RUNWARD_KILL_POLICY") == "human":
+        return rule
+    if server.home.read_kill_policy() != "human":
+        return ""
+    try:
+        server.home.read_config()
+    except ConfigInvalid as error:
+        return f"{rule}, as its settings may say so and cannot be read ({error.cause.rstrip('.')})"
+    return rule
+
+
+def can_ask(ctx: Call) -> bool:
+    """Return whether the client declared that it can ask a person."""
+    elicitation = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    if elicitation is None or (elicitation.form is None and elicitation.url is not None):
+        return False
+    return ctx.protocol_version == "2026-07-28" or bool(ctx.session.can_send_request)
 
 
 async def ask_about_launch(

@@ -60,7 +60,7 @@ def test_the_mount_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_host_without_a_driver_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "RuntimeError: Found no NVIDIA driver on your system."
-    monkeypatch.setattr("mcp_server.diagnosis.advice.host._DRIVERS", (str(tmp_path / "version"),))
+    monkeypatch.setattr("mcp_server.diagnosis.advice.next_action._DRIVERS", (str(tmp_path / "version"),))
     assert "This host has no NVIDIA driver" in advise("cuda_error", line, cwd=str(tmp_path))
     (tmp_path / "version").touch()
     assert "This host has no" not in advise("cuda_error", line, cwd=str(tmp_path))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mcp_server.diagnosis.advice import FILES, names, shown
+from mcp_server.diagnosis.advice import FILES, blocks, names
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, Advice, NextStep, Scene
 from mcp_server.diagnosis.advice.next_action import propose_for_case, propose_next_step, read_files
 from mcp_server.diagnosis.failure.diagnose import Diagnosis, RunFacts, diagnose
@@ -121,18 +121,18 @@ def test_each_condition_holds_where_it_was_seen_and_nowhere_else_without_need() 
     for block in read_blocks("diagnosis/advice/parts"):
         if block[0][0] == "shown":
             fields = dict(block)
-            assert shown.is_shown(fields["shown"], fields["seen"]), fields
-            assert not shown.is_shown(fields["shown"], "step 1 loss 0.5\n")
+            assert blocks.is_shown(fields["shown"], fields["seen"]), fields
+            assert not blocks.is_shown(fields["shown"], "step 1 loss 0.5\n")
 
 
 def test_a_part_is_worded_for_what_the_log_shows() -> None:
     say = "The shared memory is full: {shm}"
-    assert shown.word_parts(say, "") == (
+    assert blocks.word_parts(say, "") == (
         "The shared memory is full: enlarge /dev/shm (docker --shm-size=16g or --ipc=host), or lower num_workers"
     )
     pod = (
         "The shared memory is full: mount an emptyDir with medium: Memory at /dev/shm of the pod, or lower num_workers"
     )
-    assert shown.word_parts(say, "Pod: train-0") == pod
-    assert shown.word_parts(say, "Pod: train-0\nSLURM_JOB_ID=7") == pod
-    assert shown.word_parts("{0} and {gpu_indices} stay", "") == "{0} and {gpu_indices} stay"
+    assert blocks.word_parts(say, "Pod: train-0") == pod
+    assert blocks.word_parts(say, "Pod: train-0\nSLURM_JOB_ID=7") == pod
+    assert blocks.word_parts("{0} and {gpu_indices} stay", "") == "{0} and {gpu_indices} stay"

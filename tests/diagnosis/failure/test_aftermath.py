@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_server.diagnosis.failure.aftermath import find_cause_outside
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
+from mcp_server.diagnosis.failure.root_cause import find_cause_outside
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
 from mcp_server.text.rows import read_blocks

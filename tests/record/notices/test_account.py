@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.notices.account import RECORD, SENDER_DIED, find_undelivered, write_line
+from mcp_server.record.notices.notice import RECORD, SENDER_DIED, find_undelivered, write_line
 
 
 def write(directory: Path, *lines: dict[str, Any]) -> int:

@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 
 from mcp_server.record.events import TRAITS
-from mcp_server.record.notices.notice import NoticedRun, make_notice
+from mcp_server.record.notices.notice import (
+    EVENTS,
+    NoticedRun,
+    Target,
+    guess_service,
+    make_notice,
+    name_target,
+    split_command,
+)
 from mcp_server.record.notices.notice_delivery import find_refusal, make_request
-from mcp_server.record.notices.target import EVENTS, Target, guess_service, name_target, split_command
 
 RUN = NoticedRun("cfm-7kqz", "cfm", "alice", "box1")
 FAILED = {

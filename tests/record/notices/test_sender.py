@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.notices.notice import NoticedRun, make_notice
+from mcp_server.record.notices.notice import NoticedRun, Target, make_notice
 from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.sender import RETRIES_S, Allowance, Sender
-from mcp_server.record.notices.target import Target
 from mcp_server.system import processes
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.redaction import Redactor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.sweeps.sources.cell import Scalar
-from mcp_server.sweeps.sources.run_name import name_experiment, propose_run_name
+from mcp_server.sweeps.sources.source import name_experiment, propose_run_name
 
 PPO = "python -m verl.trainer.main_ppo"
 RSL = "python scripts/reinforcement_learning/rsl_rl/train.py --task Cube-v0"
