@@ -94,8 +94,9 @@ class Searcher:
         if question.project is not None:
             question = replace(question, project=find_project(question.project, self._project))
         question, metrics = _split(question, names)
-        question = self._leave_out_unsaid(question)
-        hits = self._store.ask(lambda index: Memory.of(index).select(question))
+        hits = self._select(question)
+        if not hits and (rest := self._leave_out_unsaid(question)) != question:
+            question, hits = rest, self._select(rest)
         values: dict[str, dict[str, _Value]] = {}
         for each in metrics:
             values[each.name] = known = self._measure(each.name, hits, None)
@@ -125,6 +126,9 @@ class Searcher:
             self._notes.append(_NO_ROOM.format(len(shown) - len(lines)))
         lines += sweeps
         return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked and goal else "", self._notes)
+
+    def _select(self, question: Question) -> list[Hit]:
+        return self._store.ask(lambda index: Memory.of(index).select(question))
 
     def _leave_out_unsaid(self, question: Question) -> Question:
         """Return a question without words that no run says, which are noted, where it asks more than these.
