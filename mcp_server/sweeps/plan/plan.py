@@ -39,6 +39,7 @@ _OF_THE_SWEEP = {
     "idempotency_key",
     "sweep",
     "cell",
+    "filled",
     "params_file",
     "keep_code",
     "like",

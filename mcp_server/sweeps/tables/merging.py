@@ -19,7 +19,7 @@ from mcp_server.sweeps.plan.plan import FILLED, as_text, find_seeds
 _ASIDE = frozenset(
     {
         *("params", "tags", "why", "tensorboard", "recovery", "resume_args", "secrets", "needs", "require", "queue"),
-        *("first_step_pattern", "first_step_timeout_s", "stall_timeout_s", "code", "param_style"),
+        *("first_step_pattern", "first_step_timeout_s", "stall_timeout_s", "code", "param_style", "filled"),
     }
 )
 _SWEEP = "sweep"
