@@ -18,8 +18,8 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
-from mcp_server.sweeps.conductor.conductor import render
 from mcp_server.sweeps.conductor.decide import CellEnd, find_array, find_end, find_finished_phases, find_next, judge_end
+from mcp_server.sweeps.conductor.sweep_screen import render
 from mcp_server.sweeps.tables.log import SweepLog
 from mcp_server.views.sweep_status import summarise_sweep
 

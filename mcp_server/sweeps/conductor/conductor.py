@@ -10,7 +10,6 @@ other.
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +29,6 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import SweepDir
 from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, CellState, Sweep, fold_sweep
-from mcp_server.results.figures import Figure, measure
 from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import find_decisions
@@ -39,6 +37,7 @@ from mcp_server.store.file_watch import FileWatch, Subscription
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
+from mcp_server.sweeps.conductor.cell_values import CellValues
 from mcp_server.sweeps.conductor.decide import (
     describe_end,
     find_end,
@@ -48,71 +47,12 @@ from mcp_server.sweeps.conductor.decide import (
     judge_end,
 )
 from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
+from mcp_server.sweeps.conductor.sweep_screen import Screen
 from mcp_server.sweeps.conductor.trial_watch import TrialWatch, list_resumed
 from mcp_server.sweeps.plan.cell_code import number_code
 from mcp_server.sweeps.tables.log import SweepLog
-from mcp_server.sweeps.trials.open_plan import OpenPlan
-from mcp_server.text.formatting import clock, printable, significant
-from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread
 
-_CLEAR = "\033[H\033[2J\033[3J"
-_MOST_ENDED = 8
-_LONGEST_LINE = 150
-
-
-class Screen:
-    """The pane of a conductor. A pane that is closed, or takes nothing, costs the sweep nothing."""
-
-    def __init__(self) -> None:
-        self._shown = ""
-        self._fd: int | None = None
-        with contextlib.suppress(OSError):
-            # An open file description of its own: O_NONBLOCK must not reach other processes that use the pane.
-            path = os.ttyname(sys.stdout.fileno())
-            self._fd = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def show(self, sweep: Sweep, live: Mapping[str, Run], obstacle: str = "") -> None:
-        """Show the sweep, and what keeps it from going on, where anything has changed."""
-        text = render(sweep, live, obstacle)
-        if self._fd is None or text == self._shown:
-            return
-        self._shown = text
-        with contextlib.suppress(OSError):
-            os.write(self._fd, (_CLEAR + text.replace("\n", "\r\n")).encode(errors="replace"))
-
-
-def render(sweep: Sweep, live: Mapping[str, Run], obstacle: str = "") -> str:
-    """Return what the pane shows: counts, the best cell, live cells, the newest ends."""
-    spec, counts = sweep.spec, sweep.count()
-    tally = "  ".join(f"{state} {count}" for state, count in counts.items())
-    lines = [f"{spec.sweep_id}   {sweep.state}   {tally}"]
-    if (best := find_best(sweep)) is not None:
-        lines.append(f"best {spec.ranked_by}: {best.text_with_run}")
-    lines += [text[:_LONGEST_LINE] for text in (obstacle, sweep.refusal) if text]
-    lines.append("")
-    for cell in (cell for cell in sweep.cells if cell.state == LIVE):
-        run = live.get(cell.cell.name)
-        lines.append(_live_line(cell.cell.name, cell.run_id or "", run))
-    ended = sorted((c for c in sweep.cells if c.end and c.done), key=lambda c: c.end.get("seq", 0))[-_MOST_ENDED:]
-    for cell in reversed(ended):
-        value = f" {spec.metric} {significant(cell.value):g}" if cell.value is not None else ""
-        lines.append(printable(f"{cell.end.get('text', '')}{value}")[:_LONGEST_LINE])
-    lines += ["", f"Detach: Ctrl-b d.   Stop it: runward kill {spec.sweep_id}.   One cell: runward attach RUN"]
-    return "\n".join(lines) + "\n"
-
-
-def _live_line(cell: str, run_id: str, run: Run | None) -> str:
-    if run is None:
-        return f"{cell:40} {run_id}"
-    progress = run.progress
-    step = f"{progress['step']}/{progress.get('total_steps', '?')}" if "step" in progress else ""
-    eta = f"eta {clock(progress['eta_s'])}" if isinstance(progress.get("eta_s"), int | float) else ""
-    gpus = ",".join(map(str, run.gpu_names))
-    return f"{cell:40} {run_id:32} {run.state:9} {f'GPU {gpus}' if gpus else '':10} {step:>14} {eta}".rstrip()
-
-
-_MOST_TAGS = 8
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _LAUNCHED_WITHIN_S = 2.0  # where the loop has to know first what became of a launch: longer ones go on beside it
 _SHOWN_EVERY_S = 1.0  # the runs of a sweep change many files in a second
@@ -135,7 +75,6 @@ class Conductor:
     session: str
     file_watch: FileWatch = field(default_factory=FileWatch)
     live: dict[str, Run] = field(default_factory=dict)  # by cell, as last observed
-    _unmeasured: list[tuple[CellState, Run]] = field(default_factory=list)  # ended, and their metric is not noted yet
     _seen: dict[str, Cursor] = field(default_factory=dict)  # by run, whose trouble was noted up to there
     _watched: dict[str, Path] = field(default_factory=dict)  # by run, the directories that announce changes
     _launching: dict[str, bool] = field(default_factory=dict)  # by cell, False once it has ended, and events say how
@@ -146,7 +85,8 @@ class Conductor:
 
     def __post_init__(self) -> None:
         self.scalars = Scalars(self.store.home, self.store)
-        self.screen, self.log = Screen(), SweepLog(self.directory, self._measure_live)
+        self.values = CellValues(self.store, self.scalars, self.events, self.read)
+        self.screen, self.log = Screen(), SweepLog(self.directory, self.values.measure_live)
         self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
         self.halving: HalvingWatch | None = None
         self.trials: TrialWatch | None = None
@@ -160,6 +100,7 @@ class Conductor:
         await run_in_thread(self.launcher.doubt_former, self.read())
         if self.read().spec.open is not None:
             self.trials = TrialWatch(self.directory, self.store, self.scalars, self.events, self.read)
+            self.values.trials = self.trials
             await run_in_thread(self.trials.tidy)
         if (facts := self.read().spec.halving) is not None:
             self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars, self.events, self.read)
@@ -236,7 +177,7 @@ class Conductor:
         for cell in before.cells:
             if cell.end and cell.run_id is not None and cell.run_id not in measured:
                 with contextlib.suppress(RunwardError):
-                    self._unmeasured.append((cell, self.store.observe(cell.run_id)))
+                    self.values.due.append((cell, self.store.observe(cell.run_id)))
         if before.is_paused and before.stop is None:  # it had ended, and is continued
             # Before the sweep runs again: cut off here, it is still one that has ended, and can be continued.
             for cell in find_started(before) if before.spec.open is None else list_resumed(before):
@@ -262,13 +203,11 @@ class Conductor:
         sweep = await self._advance_trials(sweep)
         # First of all, a GPU that is free gets its next cell; ends between two launches are noted before the second.
         if await self._launch_due(sweep, group):
-            if self._unmeasured and self.trials is None:
-                await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
+            await run_in_thread(self.values.measure_next, sweep)
             return await run_in_thread(self.read), True
         if self.halving is not None:
             await self.halving.stop_worse(self.live, group)
-        if self._unmeasured and self.trials is None:
-            await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
+        if await run_in_thread(self.values.measure_next, sweep):
             return await run_in_thread(self.read), True
         await run_in_thread(self._note_phases, sweep)
         is_settled = not self._launching and not self.launcher.in_doubt
@@ -284,8 +223,7 @@ class Conductor:
         """Note what is due in an open sweep, once all that has ended is measured, but where its host is away."""
         if self.trials is None:
             return sweep
-        left = [each for each in self._unmeasured if not await run_in_thread(self._measure, sweep, *each)]
-        self._unmeasured = left
+        await run_in_thread(self.values.measure_all, sweep)
         await run_in_thread(self.trials.advance, self.live)
         return await run_in_thread(self.read)
 
@@ -314,7 +252,7 @@ class Conductor:
             is_unwatched = run.state == "lost" or (run.state == "failed" and run.abandoned)
             survivors = await self._stop_leftovers(run) if is_unwatched else False
             await run_in_thread(self._note_end, cell, run, sweep, survivors)
-        self._unmeasured += ended
+        self.values.due += ended
         return bool(ended)
 
     async def _observe_live(self, sweep: Sweep) -> list[tuple[CellState, Run]]:
@@ -396,56 +334,6 @@ class Conductor:
             code = number_code(cell, run.run_id, run.attempt, self.read().cells, self.store.home.path)
         self._note(kind, text, **facts, code=code)
 
-    def _measure_live(self, run: Run) -> Figure:
-        spec = self.read().spec
-        return measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
-
-    def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> bool:
-        """Note the value of a run that has ended. Return False where that could not be read now."""
-        spec, name = sweep.spec, cell.cell.name
-        with contextlib.suppress(RunwardError, OSError):
-            more: dict[str, Any] = {}
-            if self.trials is not None:
-                figure, more = self.trials.measure(sweep, cell, run)
-            else:
-                figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
-            text = f"{name}: no value."
-            if figure.value is not None:
-                text = f"{name}: {spec.ranked_by} {figure.value:g}"
-            elif figure.bad_end:
-                text = f"{name}: {spec.metric} ended as {figure.bad_end}."
-            self._note(
-                "cell_measured",
-                text,
-                cell=name,
-                run_id=run.run_id,
-                value=figure.value,
-                value_step=figure.step,
-                figures=dict(figure.figures) or None,
-                bad_end=figure.bad_end,
-                curves=figure.curves,
-                **more,
-            )
-            if self.trials is not None:
-                self.trials.drop(OpenPlan.of(spec), name, run)
-            self._note_missing_metric(sweep, cell, run, figure)
-            return True
-        return False
-
-    def _note_missing_metric(self, sweep: Sweep, cell: CellState, run: Run, figure: Figure) -> None:
-        metric, now_known = sweep.spec.metric, self.read()
-        if metric is None or figure.value is not None or figure.bad_end or run.state != "finished":
-            return
-        is_told = any(event["kind"] == "metric_missing" for event in now_known.events)
-        if is_told or any(each.value is not None or each.bad_end for each in now_known.cells):
-            return
-        near, tags = ", ".join(find_near_names(metric, figure.tags)), ", ".join(figure.tags[:_MOST_TAGS])
-        known = f"Near: {near}." if near else f"It has {tags or 'no metrics'}."
-        text = f"{cell.cell.name} has ended without {metric!r}. {known} {figure.left_out}".rstrip()
-        if sweep.spec.depends_on_metric:
-            text += " Nothing is searched, halved or promoted: kill_run it, and start it with the right metric."
-        self._note("metric_missing", text, cell=cell.cell.name, run_id=run.run_id)
-
     async def _settle_doubts(self, sweep: Sweep, group: TaskGroup) -> bool:
         asked = [state for state in self.launcher.find_askable(sweep) if state.cell.name not in self._launching]
         before = len(self.launcher.in_doubt)
@@ -464,7 +352,7 @@ class Conductor:
         due = self.launcher.choose(sweep, due)
         chooses = any(not state.is_planned for state in due)  # which depends on the cells before it
         if chooses:
-            due = [] if self._unmeasured else due[:1]
+            due = [] if self.values.due else due[:1]
         launches = {each.cell.name: partial(self.launcher.launch, sweep, each) for each in due}
         await self._launch(group, launches, _LAUNCHED_WITHIN_S if chooses else 0.0)
         return bool(due)
