@@ -9,7 +9,8 @@ import pytest
 
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.sweeps.plan.cell_names import name_cells
-from mcp_server.sweeps.plan.plan import expand, make_request, parse_phases
+from mcp_server.sweeps.plan.filling import make_request
+from mcp_server.sweeps.plan.plan import expand, parse_phases
 
 
 def name_grid(**grid: list[Any]) -> list[str]:

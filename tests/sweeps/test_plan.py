@@ -8,7 +8,8 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweeps.sweep_spec import Cell
-from mcp_server.sweeps.plan.plan import Phase, expand, fill_names, find_seeds, parse_phases
+from mcp_server.sweeps.plan.filling import fill_names
+from mcp_server.sweeps.plan.plan import Phase, expand, find_seeds, parse_phases
 from mcp_server.sweeps.plan.planning import _count_gpus
 from mcp_server.sweeps.sources.source import SourceCell
 

@@ -13,7 +13,8 @@ from mcp_server.record.events import RecordEvent
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.sweeps.conductor.cell_launcher import choose_params
-from mcp_server.sweeps.plan.plan import Phase, apply_overrides, expand
+from mcp_server.sweeps.plan.filling import apply_overrides
+from mcp_server.sweeps.plan.plan import Phase, expand
 from mcp_server.sweeps.plan.planning import SweepRequest, make_spec
 from mcp_server.sweeps.plan.values import SweepRefused, check_values
 from tests.support.ended_runs import Runs

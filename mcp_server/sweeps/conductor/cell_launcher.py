@@ -33,7 +33,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_together, find_array, place_of
 from mcp_server.sweeps.conductor.trial_watch import guard_of, prepare_trial
-from mcp_server.sweeps.plan.plan import apply_overrides, fill_names, make_request, name_arguments
+from mcp_server.sweeps.plan.filling import apply_overrides, fill_names, make_request, name_arguments
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.plan.search import Trial, TrialState, parse_search, propose
 from mcp_server.threads import run_in_thread

@@ -14,7 +14,7 @@ from mcp_server.results.code_differences import CodeOfRun, describe_other_code, 
 from mcp_server.runs.code.code_copy import CodeCopy, plan_copy
 from mcp_server.runs.launch.launch_site import find_directory
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.plan.plan import make_request
+from mcp_server.sweeps.plan.filling import make_request
 
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 

@@ -23,7 +23,7 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.plan.plan import as_text
+from mcp_server.sweeps.plan.filling import as_text
 from mcp_server.text.formatting import rough_duration
 from mcp_server.views.length_fit import LENGTH
 from mcp_server.views.sweep_eta import estimate_lengths_s, schedule_s

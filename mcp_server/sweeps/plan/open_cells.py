@@ -11,7 +11,8 @@ from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import PARAMS, slug, takes_arguments
 from mcp_server.record.sweeps.sweep_spec import Cell
-from mcp_server.sweeps.plan.plan import FILLED, check_common, fill_names, with_slots
+from mcp_server.sweeps.plan.filling import FILLED, fill_names, with_slots
+from mcp_server.sweeps.plan.plan import check_common
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.trials import proposals, protection
 from mcp_server.sweeps.trials.ledger import check_ledger

@@ -8,8 +8,7 @@ import hashlib
 import itertools
 import json
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
@@ -18,34 +17,26 @@ from mcp_server.command.hydra import unfold
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus, takes_several
-from mcp_server.record.script import LONGEST_NAME, takes_arguments
-from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_ranking import is_seed
-from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.runs.launch.gpu_admission import requests_gpus
+from mcp_server.record.sweeps.sweep_spec import BEST, Cell
 from mcp_server.sweeps.plan.cell_names import LONGEST_CELL_NAME, Label, clean_name, make_unique, name_cells
+from mcp_server.sweeps.plan.filling import (
+    LAUNCH_ARGUMENTS,
+    OF_THE_SWEEP,
+    apply_overrides,
+    as_text,
+    check_filled,
+    fill_names,
+    merge,
+    name_arguments,
+)
 from mcp_server.sweeps.plan.search import draw_points, parse_search
-from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
+from mcp_server.sweeps.sources.source import SourceCell
 from mcp_server.text.formatting import shorten_middle
 
 MOST_CELLS = 2000
 _LONGEST_VALUE, _SHOWN_VALUE = 100_000, 500  # characters; Linux takes 128 KiB in one word of a command
 _SOURCE, _BLUEPRINT = " source", " blueprint"  # in a label: no parameters, so without a name
-# What a sweep decides by itself, and what only makes sense for one run.
-_OF_THE_SWEEP = {
-    "name",
-    "owner",
-    "queue",
-    "idempotency_key",
-    "sweep",
-    "cell",
-    "filled",
-    "params_file",
-    "keep_code",
-    "like",
-    "change",
-}
-_LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
 # Of arguments of launch_run, and of phases.
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("command",), (str, list)),
@@ -56,12 +47,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("environment", "source", "promote", "why"), str),
 }
 _OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "needs", "resume_args", "blueprints"})
-# Arguments of launch_run in which {name} stands for a parameter.
-FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
 LABELS = frozenset({"params", "tags", "why"})  # parameters by themselves, and what is said of a run
-ALWAYS_FILLED = ("cell", "sweep", "run_id", "attempt", "gpus", "gpu_indices", "params")
-PLACEHOLDER = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}")
-_NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +112,7 @@ def parse_phases(
         own = facts.get("common") or {}
         check_common(f"{where}.common", own)
         _check_types(where, {name: value for name, value in facts.items() if name != "name"})
-        phase = _make_phase(where, {"name": str(number), **facts}, _merge(common, own))
+        phase = _make_phase(where, {"name": str(number), **facts}, merge(common, own))
         phase = replace(phase, own_params=own.get("params") or {}, fixed=tuple(name_arguments(own)))
         if phase.name in {each.name for each in result}:
             raise BadArgument("phases", f"two are named {phase.name!r}.")
@@ -170,10 +156,10 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
     for name in launch:
         if name == "code" and launch[name] in (None, "now", "kept"):
             continue
-        if name in _OF_THE_SWEEP:
+        if name in OF_THE_SWEEP:
             raise BadArgument(argument, f"{name} is set by the sweep: leave it out.")
-        if name not in _LAUNCH_ARGUMENTS:
-            names = ", ".join(sorted(_LAUNCH_ARGUMENTS))
+        if name not in LAUNCH_ARGUMENTS:
+            names = ", ".join(sorted(LAUNCH_ARGUMENTS))
             raise BadArgument(argument, f"launch_run has no argument {name!r}; there are {names}.")
     _check_types(argument, launch)
 
@@ -270,7 +256,7 @@ def _expand_promotion(phase: Phase) -> Iterable[Cell]:
     notes = [*(source.notes if source else ()), *phase.doubts]
     if weaker := [each for each in weaker if each not in own]:
         notes.append(_describe_weaker(phase, weaker, phase.promote or ""))
-    launch = _merge(apply_overrides(launch, inherited), {"params": params} if params else {})
+    launch = merge(apply_overrides(launch, inherited), {"params": params} if params else {})
     points = _expand_grid(phase.grid) if phase.grid is not None else [{}]
     labels = name_cells(
         [{_SOURCE: name, **{seed: as_text(value) for seed, value in seeds.items()}} for seeds in points]
@@ -288,19 +274,6 @@ def _describe_weaker(phase: Phase, names: Sequence[str], origin: str) -> str:
     values = {**name_arguments(phase.common), **(phase.common.get("params") or {})}
     given = ", ".join(f"{name} {as_text(values[name])}" for name in names)
     return f"{given} of common: not used, as {origin} has its own; the phase's own common would win"
-
-
-def check_filled(cell: Cell, others: Collection[str]) -> None:
-    """Refuse a promotion with a name in braces that no parameter fills in. ``others``: those that its program takes.
-
-    Raises:
-        BadArgument: names it.
-    """
-    known = {*cell.params, *(cell.launch.get("params") or {}), *others, *ALWAYS_FILLED}
-    text = json.dumps([cell.launch.get(name) for name in FILLED], default=str)
-    if (name := next((each for each in PLACEHOLDER.findall(text) if each not in known), None)) is not None:
-        cause = f"nothing fills in {{{name}}}: the promoted run has no parameter {name}."
-        raise BadArgument("common", cause, f'Pass it in common.params, e.g. {{"{name}": "…"}}.')
 
 
 def _expand_phase(phase: Phase) -> Iterable[Cell]:
@@ -337,7 +310,7 @@ def _combine(phase: Phase) -> Iterator[tuple[Cell, Label | str]]:
         params = {**(own.get("params") or {}), **params}
         own = {name: value for name, value in own.items() if name != "params"}
         _check_source_gpus(source, phase.common, own)
-        launch = _merge(_add_source(source, phase.common), own)
+        launch = merge(_add_source(source, phase.common), own)
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
         varied = {name: params[name] for name in varying if name in params}
@@ -373,19 +346,6 @@ def _are_several(launch: Mapping[str, Any]) -> bool:
 def _list_overridden(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     own = [launch for entry in entries if isinstance(launch := entry.get("launch"), Mapping)]
     return list(dict.fromkeys(name for launch in own for name in name_arguments(launch) if name not in LABELS))
-
-
-def name_arguments(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of a launch by the names that they have as settings: ``$NAME`` of a variable, else their own."""
-    own = {name: value for name, value in launch.items() if name not in ("env", "params")}
-    return {**own, **{f"${name}": value for name, value in (launch.get("env") or {}).items()}}
-
-
-def apply_overrides(launch: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a launch with what another cell's launch overrides."""
-    env = {name[1:]: value for name, value in overrides.items() if name.startswith("$")}
-    own = {name: value for name, value in overrides.items() if name in _LAUNCH_ARGUMENTS}
-    return _merge(launch, {**own, **({"env": env} if env else {})})
 
 
 def _expand_search(phase: Phase, facts: Mapping[str, Any]) -> Iterable[Cell]:
@@ -446,54 +406,6 @@ def _varying_names(grid: Mapping[str, Sequence[Any]] | None, cells: Sequence[Map
     return list(dict.fromkeys([*(name for name, seen in values.items() if len(seen) > 1), *names]))
 
 
-def _merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return launch arguments with those of ``own`` instead; variables and parameters are added to the common ones."""
-    merged = {**common, **own}
-    for name in ("env", "params"):
-        if isinstance(common.get(name), Mapping) and isinstance(own.get(name), Mapping):
-            merged[name] = {**common[name], **own[name]}
-    return merged
-
-
-def fill_names(cell: Cell, sweep_id: str) -> Cell:
-    """Return ``cell`` with its parameters in its launch: where ``{name}`` stands for one, else among ``params``.
-
-    ``{cell}`` and ``{sweep}`` are filled in as well. The supervisor fills in ``{run_id}`` and ``{attempt}``. A program
-    that would write beside other runs gets a name of its own (``sources/run_name``).
-    """
-    params: dict[str, Any] = {**(cell.launch.get("params") or {}), **cell.params}
-    names = {"sweep": sweep_id, "cell": cell.name} | {name: as_text(value) for name, value in params.items()}
-    used: set[str] = set()
-
-    def replace_name(match: re.Match[str]) -> str:
-        used.add(match[1])
-        return names.get(match[1], match[0])
-
-    def fill(value: Any) -> Any:
-        if isinstance(value, str):
-            return _NAME.sub(replace_name, value)
-        if isinstance(value, Mapping):
-            return {name: fill(inner) for name, inner in value.items()}
-        return [fill(inner) for inner in value] if isinstance(value, list) else value
-
-    launch = {name: fill(value) if name in FILLED else value for name, value in cell.launch.items()}
-    rest = {**(launch.get("params") or {}), **cell.params}
-    filled = {**(launch.get("filled") or {}), **{name: params[name] for name in params if name in used}}
-    launch["params"] = {name: value for name, value in rest.items() if name not in filled}
-    launch |= {"filled": filled} if filled else {}
-    launch["params"] |= _name_run(launch)
-    return replace(cell, launch=launch)
-
-
-def _name_run(launch: Mapping[str, Any]) -> dict[str, str]:
-    command = launch.get("command")
-    if not isinstance(command, str | list) or not takes_arguments(parse(command)):
-        return {}
-    proposal = propose_run_name(command, launch["params"], launch.get("param_style") or "--k v")
-    name, _, value = (proposal or "").partition("=")
-    return {name: value} if proposal else {}
-
-
 def _check_value(name: str, value: object) -> None:
     if not isinstance(value, str | int | float | bool | None):
         shown = shorten_middle(json.dumps(value, default=str), _SHOWN_VALUE)
@@ -502,40 +414,3 @@ def _check_value(name: str, value: object) -> None:
     if isinstance(value, str) and len(value) > _LONGEST_VALUE:
         cause = f"{name:.80} has a value of {len(value):,} characters; it may have {_LONGEST_VALUE:,}."
         raise BadArgument("grid", cause, "Write it to a file, and pass its path.")
-
-
-def as_text(value: object) -> str:
-    """Return a parameter's value as a command has it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
-
-
-def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> LaunchRequest:
-    """Return the request for run ``number``, from 1, of a cell; with ``host`` it waits in no line there.
-
-    The key makes each such run start once, however often a conductor dies and another one launches it again, and on
-    whatever host.
-    """
-    arguments: dict[str, Any] = {
-        **cell.launch,
-        # The cell's name is whole in the run's id, which has a few letters behind it.
-        "name": f"{spec.name[: LONGEST_NAME - 6 - len(cell.name)]}-{cell.name}".strip("-"),
-        "owner": spec.owner or None,
-        "idempotency_key": f"sweep {spec.sweep_id} {cell.name} {number}",
-        "sweep": spec.sweep_id,
-        "cell": cell.name,
-        "keep_code": cell.launch.get("code") == "kept",
-    }
-    if host is not None:
-        arguments["host"] = host
-    request = LaunchRequest.from_arguments(arguments)
-    waits = host is None and requests_gpus(request.gpus, request.require)
-    return replace(request, queue=True) if waits else request
-
-
-def with_slots(cell: Cell, max_parallel: int | None) -> Cell:
-    """Return ``cell`` with a lease that limits how many run at once: without GPUs and without a limit, a cpu slot."""
-    if max_parallel is not None or requests_gpus(cell.launch.get("gpus"), cell.launch.get("require")):
-        return cell
-    return replace(cell, launch={**cell.launch, "gpus": "cpu"})

@@ -30,20 +30,10 @@ from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan.cell_code import plan_copies
+from mcp_server.sweeps.plan.filling import ALWAYS_FILLED, PLACEHOLDER, as_text, make_request, with_slots
 from mcp_server.sweeps.plan.halving import parse_halving
 from mcp_server.sweeps.plan.open_cells import list_baseline, plan_open
-from mcp_server.sweeps.plan.plan import (
-    ALWAYS_FILLED,
-    DEFINING,
-    PLACEHOLDER,
-    CellSources,
-    Phase,
-    as_text,
-    expand,
-    make_request,
-    parse_phases,
-    with_slots,
-)
+from mcp_server.sweeps.plan.plan import DEFINING, CellSources, Phase, expand, parse_phases
 from mcp_server.sweeps.plan.plan_checks import (
     check_distinct,
     check_grid_values,

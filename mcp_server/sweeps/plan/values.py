@@ -16,7 +16,7 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.plan.plan import ALWAYS_FILLED, PLACEHOLDER, check_filled, fill_names, make_request
+from mcp_server.sweeps.plan.filling import ALWAYS_FILLED, PLACEHOLDER, check_filled, fill_names, make_request
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.plan.search import draw_points, parse_search
 from mcp_server.text.secret_patterns import find_keys

@@ -13,7 +13,8 @@ from mcp_server.record.state import RunState
 from mcp_server.record.sweeps.sweep_ranking import find_changed, find_whole, is_seed
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.record.sweeps.sweep_state import CellState, Sweep
-from mcp_server.sweeps.plan.plan import FILLED, as_text, find_seeds
+from mcp_server.sweeps.plan.filling import FILLED, as_text
+from mcp_server.sweeps.plan.plan import find_seeds
 
 # Arguments of a launch that do not change what is trained.
 _ASIDE = frozenset(
