@@ -102,13 +102,6 @@ def make_parser() -> argparse.ArgumentParser:
         _add_json(command)
     _add_setup_verbs(verbs)
 
-    monitor = verbs.add_parser(
-        "monitor", help="print a line for each news of this directory's runs that no agent knows"
-    )
-    monitor.set_defaults(module="setup.monitor")
-    monitor.add_argument("--conversation", metavar="NAME", help="tell this one by COMMAND, until no run of it lives")
-    monitor.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="gets the news as its last word")
-
     dash = verbs.add_parser("dash", help="open the page in a browser: runs, curves, logs, GPUs, live")
     dash.set_defaults(module="setup.dash")
     dash.add_argument("--port", type=_count, metavar="N", help="serve it there (8765, or the next free one)")
@@ -163,6 +156,29 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     kill.add_argument("run_id", metavar="RUN|SWEEP")
     kill.add_argument("--reason", default="", help="kept with the run")
 
+    records = _add_record_verbs(verbs)
+
+    diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
+    diagnose.add_argument("log", metavar="LOG", help="a file, or a run_id")
+    diagnose.add_argument("--exit-code", type=int, metavar="N", help="the exit code, if known")
+    diagnose.add_argument("--signal", metavar="N", help="a number or a name such as SIGKILL")
+
+    gpu = verbs.add_parser("gpu", help="health, use and leases of the GPUs")
+    gpu.add_argument("--watch", action="store_true", help="refresh every two seconds, until Ctrl-C")
+
+    hosts = verbs.add_parser("hosts", help="machines of hosts.toml that are reached by ssh, and what they have")
+    hosts.add_argument("host", nargs="?", metavar="HOST", help="this one, also where a login was refused before")
+
+    tb = verbs.add_parser("tb", help="metrics of a run or a directory")
+    tb.add_argument("source", nargs="?", metavar="RUN|DIR", help="default: the newest run with metrics")
+    tb.add_argument("--tags", nargs="+", metavar="GLOB", help="only these tags")
+    tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
+    tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
+    tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
+    return wait, logs, kill, *records, diagnose, gpu, hosts, tb
+
+
+def _add_record_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[argparse.ArgumentParser]:
     show = verbs.add_parser("show", help="one run in one read: what ran, its settings and code, where its results are")
     show.add_argument("run_id", metavar="RUN")
 
@@ -184,27 +200,10 @@ def _add_run_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     pruning.add_argument("--checkpoints", action="store_true", help="the runs' checkpoints too, which else stay")
     pruning.add_argument("--yes", action="store_true", help="remove what is listed without it")
 
-    for verb in (show, note, importing, pruning):
+    added = [show, note, importing, pruning]
+    for verb in added:
         verb.set_defaults(module="records")
-
-    diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
-    diagnose.add_argument("log", metavar="LOG", help="a file, or a run_id")
-    diagnose.add_argument("--exit-code", type=int, metavar="N", help="the exit code, if known")
-    diagnose.add_argument("--signal", metavar="N", help="a number or a name such as SIGKILL")
-
-    gpu = verbs.add_parser("gpu", help="health, use and leases of the GPUs")
-    gpu.add_argument("--watch", action="store_true", help="refresh every two seconds, until Ctrl-C")
-
-    hosts = verbs.add_parser("hosts", help="machines of hosts.toml that are reached by ssh, and what they have")
-    hosts.add_argument("host", nargs="?", metavar="HOST", help="this one, also where a login was refused before")
-
-    tb = verbs.add_parser("tb", help="metrics of a run or a directory")
-    tb.add_argument("source", nargs="?", metavar="RUN|DIR", help="default: the newest run with metrics")
-    tb.add_argument("--tags", nargs="+", metavar="GLOB", help="only these tags")
-    tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
-    tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
-    tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
-    return wait, logs, kill, show, note, importing, pruning, diagnose, gpu, hosts, tb
+    return added
 
 
 def _add_sweep(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -248,3 +247,10 @@ def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser])
     installing.add_argument("--env", action="append", default=[], metavar="NAME", help=passed)
     approved = "Codex shall not ask before launch_run starts a command"
     installing.add_argument("--approve-launches", action="store_true", help=approved)
+
+    monitor = verbs.add_parser(
+        "monitor", help="print a line for each news of this directory's runs that no agent knows"
+    )
+    monitor.set_defaults(module="setup.monitor")
+    monitor.add_argument("--conversation", metavar="NAME", help="tell this one by COMMAND, until no run of it lives")
+    monitor.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="gets the news as its last word")

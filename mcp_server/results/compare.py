@@ -106,21 +106,15 @@ def build_comparison(
     runs, further, notes = _select_runs(store, run_ids, tags)
     metrics = [name.removeprefix(ANY_COUNT) for name in metrics]
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
-    # Cached, since several runs share a directory.
-    lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
+    lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)  # runs share directories
     read = partial(_read_run, store, scalars, metrics, root_cwd, *lookups)
     entries = [read(run) for run in runs]
     chosen = [name for name in metrics if names_value(name) and not _is_tag(name, entries)]
     read_all = {name: [list(read_values(run, store, scalars, name)) for run in runs] for name in chosen}
     settings_of = merge_overrides([entry.settings for entry in entries])
     differing = _choose_settings(entries, settings_of, notes)
-    tags_of, figures_of = [[one.tag for one in entry.metrics] for entry in entries], [[*e.figures] for e in entries]
-    if not metrics:
-        figures_of = [
-            [name for name in names if not (_BESIDE.fullmatch(name) or _is_curve(name, entry, entries))]
-            for names, entry in zip(figures_of, entries, strict=True)
-        ]
-    tag_columns = _columns(tags_of, metrics, _MOST_METRICS, notes, "metrics")
+    tag_columns = _columns([[one.tag for one in e.metrics] for e in entries], metrics, _MOST_METRICS, notes, "metrics")
+    figures_of = [_list_figures(entry, entries, everything=bool(metrics)) for entry in entries]
     figures = _columns(figures_of, metrics, _MOST_EVALUATIONS, notes, "evaluation figures")
     notes += find_code_differences([entry.code for entry in entries])
     notes += [f"{run.run_id}: {run.code_change}" for run in runs if run.code_change]
@@ -159,6 +153,12 @@ def build_comparison(
         return answer.model_copy(update={"markdown": "\n".join(lines)})
     lines = ["|".join(row) for row in rows]
     return answer.model_copy(update={"columns": "|".join(names), "rows": lines, "findings": findings or None})
+
+
+def _list_figures(run: ComparedRun, entries: Sequence[ComparedRun], *, everything: bool) -> list[str]:
+    return [
+        name for name in run.figures if everything or not (_BESIDE.fullmatch(name) or _is_curve(name, run, entries))
+    ]
 
 
 def _make_rows(

@@ -66,20 +66,23 @@ class Catalogue:
         with self._lock:
             for is_last in (False, False, True):
                 try:
-                    if self._index is None:
-                        self._looks = self._version = self._own = None
-                        self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
-                        self._look_anew()
-                    if getattr(self._thread, "needs_look", True):
-                        self._refresh(self._index)
-                        if hasattr(self._thread, "needs_look"):
-                            self._thread.needs_look = False
-                    return question(self._index)
+                    return question(self._renew(is_last=is_last))
                 except sqlite3.Error as error:
                     if is_last:
                         raise
                     self._drop_index(is_damaged=not isinstance(error, sqlite3.OperationalError))
         raise AssertionError
+
+    def _renew(self, *, is_last: bool) -> RunIndex:
+        if self._index is None:
+            self._looks = self._version = self._own = None
+            self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
+            self._look_anew()
+        if getattr(self._thread, "needs_look", True):
+            self._refresh(self._index)
+            if hasattr(self._thread, "needs_look"):
+                self._thread.needs_look = False
+        return self._index
 
     @contextlib.contextmanager
     def one_look(self) -> Iterator[None]:

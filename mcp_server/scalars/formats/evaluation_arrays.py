@@ -1,12 +1,11 @@
 """Reads the evaluations.npz of stable-baselines3's EvalCallback: the rewards of all episodes of each evaluation."""
 
-import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
-from mcp_server.system.files import open_regular_file
+from mcp_server.system.files import open_regular
 
 _MOST_BYTES = 16_000_000  # unpacked
 
@@ -14,7 +13,7 @@ _MOST_BYTES = 16_000_000  # unpacked
 def read_evaluation_arrays(path: Path) -> list[dict[str, float | int]]:
     """Return a row per evaluation. Raises OSError, or ValueError for damage, size or pickled objects."""
     try:
-        with os.fdopen(open_regular_file(path, follow_links=False), "rb") as file:
+        with open_regular(path, follow_links=False) as file:
             with zipfile.ZipFile(file) as archive:
                 if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
                     raise ValueError(f"larger than {_MOST_BYTES:,} bytes")

@@ -24,14 +24,14 @@ from mcp_server.scalars.formats.sqlite import read_database_facts
 from mcp_server.scalars.locate import MetricLocation
 from mcp_server.scalars.series import ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
-from mcp_server.system.files import open_regular_file, read_regular_file
+from mcp_server.system.files import open_regular, read_regular_file
 from mcp_server.text.formatting import parse_time
 
 KnownEnd = Literal["finished", "failed", "killed", ""]
 
 _HEAD_BYTES, _TAIL_BYTES = 64 * BLOCK_BYTES, 4 * BLOCK_BYTES
 _MOST_VALUES, _MOST_BYTES = 2_000, 1 << 20
-_CONFIG, _RUN, _EXIT, _ENVIRONMENT = 5, 17, 18, 26
+_TOLD = _CONFIG, _RUN, _EXIT, _ENVIRONMENT = 5, 17, 18, 26
 _HPARAMS = b"hparams"
 # Of MLflow: in its file store numbers, in its databases words.
 _STATUS: Mapping[str, KnownEnd] = {
@@ -104,8 +104,8 @@ def _read_wandb(path: Path) -> TrackedRun:
 
 def _iter_wandb(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the records that say something of a run: from the beginning and the end of its log."""
-    fd = open_regular_file(path)
-    try:
+    with open_regular(path) as file:
+        fd = file.fileno()
         size = os.fstat(fd).st_size
         parts = [(0, min(size, _HEAD_BYTES))]
         if size > _HEAD_BYTES:
@@ -113,11 +113,8 @@ def _iter_wandb(path: Path) -> Iterator[tuple[int, bytes]]:
         for begin, end in parts:
             for _, record in iter_records(os.pread(fd, end - begin, begin), begin):
                 with suppress(*DAMAGE):
-                    for number, _, content in read_fields(record or b""):
-                        if number in (_CONFIG, _RUN, _EXIT, _ENVIRONMENT):
-                            yield number, content
-    finally:
-        os.close(fd)
+                    fields = read_fields(record or b"")
+                    yield from ((number, content) for number, _, content in fields if number in _TOLD)
 
 
 def _read_items(config: bytes) -> dict[str, Any]:
@@ -182,11 +179,7 @@ def _read_hyperparameters(directory: Path) -> TrackedRun:
     """Return the hyperparameters in event files: they stand at their beginnings."""
     run = TrackedRun("TensorBoard")
     for path in list_event_files(directory):
-        fd = open_regular_file(path)
-        try:
-            data = os.pread(fd, _MOST_BYTES, 0)
-        finally:
-            os.close(fd)
+        data = read_regular_file(path, max_bytes=_MOST_BYTES)
         for content in _iter_plugin_data(data):
             run = _add_hyperparameters(run, content)
         if not run.params and (table := _TABLE.search(data)):
@@ -204,11 +197,14 @@ def _iter_plugin_data(data: bytes) -> Iterator[bytes]:
         if _HPARAMS not in event:
             continue
         with suppress(Malformed):
-            for summary in find_fields(event, 5, BYTES):
-                for value in find_fields(summary, 1, BYTES):
-                    for metadata in find_fields(value, 9, BYTES):
-                        for plugin in find_fields(metadata, 1, BYTES):
-                            yield from find_fields(plugin, 2, BYTES)
+            yield from _follow(event, (5, 1, 9, 1, 2))  # summary, value, metadata, plugin, content
+
+
+def _follow(message: bytes, path: Sequence[int]) -> Iterator[bytes]:
+    if not path:
+        yield message
+    for field_ in find_fields(message, path[0], BYTES) if path else ():
+        yield from _follow(field_, path[1:])
 
 
 def _add_hyperparameters(run: TrackedRun, content: bytes) -> TrackedRun:

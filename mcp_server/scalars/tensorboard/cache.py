@@ -23,7 +23,7 @@ import numpy as np
 
 from mcp_server.scalars.series import Points
 from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, SessionStart
-from mcp_server.system.files import open_regular_file
+from mcp_server.system.files import open_regular
 from mcp_server.threads import stop_if_abandoned
 
 MOST_BYTES = 2 * 2**30
@@ -62,7 +62,7 @@ class Cache:
         """Return up to where the event file ``path`` is cached, without a look at the points; 0 without an entry."""
         with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
             entry = self._directory / _entry_name(_identify(path, path.stat()))
-            with os.fdopen(open_regular_file(entry, follow_links=False), "rb") as file:
+            with open_regular(entry, follow_links=False) as file:
                 magic, _, length, _, _ = _FRAME.unpack(file.read(_FRAME.size))
                 if magic == _MAGIC:
                     return int(json.loads(file.read(length))["offset"])
@@ -124,7 +124,7 @@ def _entry_name(identity: list[int | str]) -> str:
 
 def _read_entry(entry: Path) -> bytes:
     """Return the bytes of an entry that this user wrote and no other can write, else raise OSError."""
-    with os.fdopen(open_regular_file(entry, follow_links=False), "rb") as file:
+    with open_regular(entry, follow_links=False) as file:
         status = os.fstat(file.fileno())
         is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
         if not is_own or status.st_size > 2 * _MOST_ENTRY_BYTES:

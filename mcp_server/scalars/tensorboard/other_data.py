@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mcp_server.record.curves.event_records import SCALARS, plugin_name
 from mcp_server.record.curves.protobuf import BYTES, Malformed, read_varint
-from mcp_server.system.files import open_regular_file
+from mcp_server.system.files import open_regular
 
 _HEADER = struct.Struct("<QI")  # length of a record, and its checksum; another one follows the record
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -29,16 +29,10 @@ def list_other_data(files: Iterable[Path]) -> dict[str, list[str]]:
     until_s = time.monotonic() + _LOOK_S
     found: dict[str, dict[str, None]] = {}
     for path in files:
-        with suppress(OSError):
-            fd = open_regular_file(path)
-            try:
-                for tag, kind in _look(fd, until_s):
-                    tags = found.setdefault(kind, {})
-                    if len(tags) < _MOST_TAGS:
-                        tags[tag] = None
-            finally:
-                os.close(fd)
-    return {kind: list(tags) for kind, tags in sorted(found.items())}
+        with suppress(OSError), open_regular(path) as file:
+            for tag, kind in _look(file.fileno(), until_s):
+                found.setdefault(kind, {})[tag] = None
+    return {kind: list(tags)[:_MOST_TAGS] for kind, tags in sorted(found.items())}
 
 
 def _look(fd: int, until_s: float) -> Iterator[tuple[str, str]]:
