@@ -3,12 +3,14 @@
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import is_seed
-from mcp_server.record.sweeps.sweep_state import CellState
+from mcp_server.record.sweeps.sweep_state import CellState, Sweep
 
 LENGTH = re.compile(
     r"(?:^|[._])(?:(?:max|num|total|n|train|training|env|learning)_?)*(?:steps?|iters?|iterations?|epochs?|timesteps?|updates?)$",
@@ -41,6 +43,32 @@ def fit_lengths(cells: Sequence[CellState], whole: Sequence[tuple[CellState, flo
 
     scale = sum(s for _, s in whole) / sum(estimate(cell) for cell, _ in whole)  # a mean, not one of logarithms
     return lambda cell: estimate(cell) * scale
+
+
+def add_rests(sweep: Sweep, runs: Mapping[str, Run]) -> dict[str, Run]:
+    """Return the runs, those whose program names no total with what is left by the step at which all their like ended.
+
+    A slow cell is as long as its own steps say, not as fast ones were.
+    """
+    lasts: dict[object, set[object]] = {}
+    for cell in sweep.cells:
+        if cell.state == "finished":
+            lasts.setdefault(_name_length(cell), set()).add(cell.end.get("step"))
+    found = dict(runs)
+    for cell in sweep.cells:
+        if (run := runs.get(cell.cell.name)) is None or "eta_s" in run.progress:
+            continue
+        step, step_s, ends = run.progress.get("step"), run.progress.get("step_s"), lasts.get(_name_length(cell), set())
+        last = next(iter(ends)) if len(ends) == 1 else None
+        if isinstance(last, int) and isinstance(step, int) and isinstance(step_s, int | float) and step <= last:
+            found[cell.cell.name] = replace(run, progress={**run.progress, "eta_s": (last - step) * step_s})
+    return found
+
+
+def _name_length(cell: CellState) -> object:
+    """Return what cells of as many steps have in common, before any says how many."""
+    names = sorted(name for name in cell.settings if LENGTH.search(name))
+    return cell.cell.phase, cell.cell.variant, *((name, str(cell.planned(name))) for name in names)
 
 
 _Feature = tuple[float, Callable[[CellState], float]]  # the slope that is expected, and how a cell's value is read

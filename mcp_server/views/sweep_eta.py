@@ -23,7 +23,7 @@ from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_ranking import is_seed, name_setting
 from mcp_server.record.sweeps.sweep_spec import HALVING_FACTOR, HALVING_LEAST
 from mcp_server.record.sweeps.sweep_state import INTERRUPTED, LIVE, STOPPED, WAITED, WAITING, CellState, Sweep
-from mcp_server.views.length_fit import SHORTEST_S, fit_lengths
+from mcp_server.views.length_fit import SHORTEST_S, add_rests, fit_lengths
 
 _OVERDUE, _UNNOTED_S = 1.5, 5.0  # times, and seconds above the usual length, without a step that says more: a hang
 _WHOLE = ("finished", "timed_out")
@@ -42,7 +42,7 @@ def estimate_rest_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> floa
     if sweep.ended or sweep.is_metric_missing or any(run.unreachable for run in live.values()):
         return None
     # A run that has ended holds its slot until the conductor has noted it, and starts the next one.
-    begun = {name: run for name, run in live.items() if run.state not in ("queued", "starting")}
+    begun = add_rests(sweep, {name: run for name, run in live.items() if run.state not in ("queued", "starting")})
     if not begun and (any(run.state == "queued" for run in live.values()) or not _is_between_cells(sweep, now_s)):
         return None
     cells = {cell.cell.name: cell for cell in sweep.cells}
@@ -293,7 +293,7 @@ class _Lengths:
             passed = sum(cell not in stopped for cell in over)
             share = (passed + _SHARE_WEIGHT / factor) / (len(over) + _SHARE_WEIGHT)
             here = {settings[cell.cell.name] for cell in reached} | begun
-            found.append(_Rung(at, share if expected >= least else 1.0, share if len(here) >= least else 1.0))
+            found.append(_Rung(at, share if expected > 1 else 1.0, share if len(here) >= min(least, expected) else 1.0))
             expected *= share
         return found
 

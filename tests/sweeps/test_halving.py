@@ -72,6 +72,18 @@ def test_only_live_cells_are_stopped_and_the_highest_rung_is_judged_by_all_that_
     assert find_stops(given, RUNGS, "max", {"ended"}) == []
 
 
+def test_the_few_that_a_rung_left_are_halved_at_the_next_once_all_that_can_come_have() -> None:
+    first = [(cell, 100, value) for cell, value in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0))]
+    one_there = in_order(*first, ("c", 300, 3.0))
+    assert find_stops(one_there, RUNGS, "max", {"c", "d"}, more=False) == [], "d may still come"
+    both_there = in_order(*first, ("c", 300, 3.0), ("d", 300, 4.0))
+    assert find_stops(both_there, RUNGS, "max", {"c", "d"}, more=True) == [], "others still begin"
+    assert find_stops(both_there, RUNGS, "max", {"c", "d"}, more=False) == [Stop("c", 300, 3.0, 1, 2)]
+    assert find_stops(both_there, RUNGS, "max", {"d"}, more=False) == []
+    without_report = find_stops(both_there, RUNGS, "max", {"c", "d", "e"}, more=False)
+    assert without_report == [], "a live cell without a report may still come"
+
+
 def test_each_rung_that_was_passed_between_two_looks_is_judged_from_below() -> None:
     first = [("a", 20, 1.56), ("b", 20, 1.54)]
     at_one_look = [("c", 20, 1.20), ("d", 20, 1.27), ("c", 30, 1.9), ("d", 30, 1.9)]

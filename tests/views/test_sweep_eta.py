@@ -431,6 +431,33 @@ def test_steps_that_have_stopped_coming_say_nothing() -> None:
     assert estimate_rest_s(sweep, {"a": stuck}, BEGUN_S + 60) is None
 
 
+def test_a_slow_cell_takes_as_long_as_its_own_steps_say_up_to_its_limit() -> None:
+    """Programs that name no total: the fast ones ended at step 60, and its own steps take ten times as long."""
+    cells = [Cell(f"c{n}", "1", {"depth": n}) for n in range(4)]
+    slow = Cell("slow", "1", {"depth": 4, "dt": 5})
+    ended = [{**end(cell.name, 31, 31), "step": 60} for cell in cells]
+    failed = [start("dead", 0), end("dead", 13, 13, "failed")]
+    events = [*(start(cell.name, 0) for cell in cells), *failed, *ended, start("slow", 31)]
+    sweep = sweep_of([*cells, Cell("dead", "1", {"depth": 9}), slow], events)
+
+    def rest_s(step: int, now_s: float, **spec: Any) -> float | None:
+        progress = {"step": step, "step_s": 5.0, "at": at(now_s - 1)}
+        run = replace(live(31, **spec), progress=progress)
+        return estimate_rest_s(sweep, {"slow": run}, BEGUN_S + now_s)
+
+    assert rest_s(2, 44) == pytest.approx(58 * 5, rel=0.2), "some of its like fail"
+    assert rest_s(2, 44, time_limit_s=120) == pytest.approx(107)
+    assert rest_s(19, 127, time_limit_s=120) == pytest.approx(24)
+    assert rest_s(61, 400) is None, "it goes on where the others ended: nobody knows how far"
+
+
+def test_the_step_at_which_others_ended_is_not_that_of_a_cell_with_another_number_of_steps() -> None:
+    cells = [Cell("a", "1", {"max_steps": 100}), Cell("b", "1", {"max_steps": 300})]
+    sweep = sweep_of(cells, [start("a", 0), {**end("a", 20, 20), "step": 100}, start("b", 20)])
+    run = replace(live(20), progress={"step": 50, "step_s": 0.2, "at": at(30)})
+    assert estimate_rest_s(sweep, {"b": run}, BEGUN_S + 30) == pytest.approx(50)
+
+
 def test_a_later_phase_without_the_settings_of_this_one_changes_no_estimate() -> None:
     cells = [Cell(f"{width}-{seed}", "1", {"width": width, "seed": seed}) for width in (8, 16) for seed in (1, 2)]
     later = [Cell(f"best-{seed}", "2", {"seed": seed}) for seed in (3, 4)]

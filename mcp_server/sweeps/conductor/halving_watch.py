@@ -62,7 +62,8 @@ class HalvingWatch:
         found = [each for cell in sweep.cells for each in self._find_rungs(cell, live, sweep.spec.metric)]
         for step, cell, run_id, value in sorted(found, key=lambda each: each[0]):  # lower ones first: by the order
             shown = "no number" if value is None else f"{value:g}"
-            text = f"{cell} has {shown} at step {step:,}."
+            late = "" if cell in live and not live[cell].ended else " It had ended before it was compared."
+            text = f"{cell} has {shown} at step {step:,}.{late}"
             self.events.append("rung_reached", text, cell=cell, run_id=run_id, rung=step, value=value)
         if found:
             sweep = self.read()
@@ -72,7 +73,8 @@ class HalvingWatch:
             for cell in sweep.cells
             if cell.runs and cell.state not in lost
         }
-        return find_stops(reached, self._halving, sweep.spec.goal, live.keys())
+        more = any(not cell.done and cell.cell.name not in live for cell in sweep.cells)
+        return find_stops(reached, self._halving, sweep.spec.goal, live.keys(), more=more)
 
     def _find_rungs(
         self, cell: CellState, live: Mapping[str, Run], metric: str | None

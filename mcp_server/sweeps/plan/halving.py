@@ -22,7 +22,7 @@ _KEYS = frozenset({"steps", "factor", "least"})
 
 @dataclass(frozen=True)
 class Halving:
-    """``steps`` are the rungs, rising. The best of ``factor`` parts stays, once ``least`` cells reached a rung."""
+    """``steps`` are the rungs, rising. The best of ``factor`` parts stays, once ``least`` or all cells reached one."""
 
     steps: tuple[int, ...]
     factor: int = HALVING_FACTOR
@@ -98,28 +98,35 @@ def find_reached(points: Sequence[tuple[int, float]], steps: Iterable[int]) -> d
     return values
 
 
-def find_stops(reached: Mapping[str, Reached], halving: Halving, goal: str, live: Collection[str]) -> list[Stop]:
+def find_stops(
+    reached: Mapping[str, Reached], halving: Halving, goal: str, live: Collection[str], *, more: bool = True
+) -> list[Stop]:
     """Return the cells of ``live`` to stop now, in the order of ``reached``; a value of None is worse than all others.
 
     Each rung that a setting has passed is judged, from the lowest on: the highest by all that have reached it, a lower
-    one by those that had come there before this one reached the next. Seeds of a setting are judged by their mean, once
-    all that began have reached the rung, and go or stay together.
+    one by those that had come there before this one reached the next. It waits for the rule's ``least``, or until all
+    that can come have: each live cell is there, and no other begins (``more``). Seeds of a setting are judged by their
+    mean, once all that began have reached the rung, and go or stay together.
     """
     settings: dict[str, dict[str, Reached]] = {}
     for cell, one in reached.items():
         settings.setdefault(one.setting, {})[cell] = one
     merged = {setting: _merge(list(cells.values())) for setting, cells in settings.items()}
+    came = [reached[cell].rungs.keys() if cell in reached else set[int]() for cell in live]
+    full = () if more else [step for step in halving.steps if all(step in rungs for rungs in came)]
     stops: dict[str, Stop] = {}
     for setting, cells in settings.items():
         if not any(cell in live for cell in cells):
             continue
-        for stop in _judge(setting, merged, halving, goal):
+        for stop in _judge(setting, merged, halving, goal, full):
             stops |= {cell: replace(stop, cell=cell, seeds=len(cells)) for cell in cells if cell in live}
             break
     return [stops[cell] for cell in reached if cell in stops]
 
 
-def _judge(setting: str, merged: Mapping[str, Reached], halving: Halving, goal: str) -> Iterator[Stop]:
+def _judge(
+    setting: str, merged: Mapping[str, Reached], halving: Halving, goal: str, full: Collection[int]
+) -> Iterator[Stop]:
     own = merged[setting]
     steps = sorted(own.rungs)
     for number, step in enumerate(steps, 1):
@@ -129,7 +136,7 @@ def _judge(setting: str, merged: Mapping[str, Reached], halving: Halving, goal: 
             for name, each in merged.items()
             if name != setting and step in each.rungs and each.order.get(step, 0) < until
         ]
-        if len(others) + 1 < halving.least:
+        if len(others) + 1 < halving.least and step not in full:
             continue
         value, *ahead = (_as_rank(each, goal) for each in (own.rungs[step], *others))
         better = sum(each < value for each in ahead)
