@@ -214,7 +214,7 @@ def _split_row_label(content: str) -> tuple[str, str] | None:
     """Return label and value of a table row of two cells, ``| limit | 10 h |``, or None where it is none."""
     cells = [cell.strip() for cell in split_row(content)] if content.startswith("|") else []
     label, value = cells if len(cells) == 2 else ("", "")  # noqa: PLR2004 - label and value
-    is_label = value and _RX.row_label.fullmatch(label) and not find_durations(label)
+    is_label = value and _RX.row_label.fullmatch(f"{label}|") and not find_durations(label)
     return (label.strip("*_` ").lower(), value) if is_label else None
 
 

@@ -126,6 +126,7 @@ class ReadingProcess:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_S)
+        threading.Thread(target=process.wait, daemon=True).start()  # it is reaped whenever it ends
         return None
 
 

@@ -128,6 +128,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "keep_code": False,
         "sweep": None,
         "cell": None,
+        "filled": {},
         "backend": "tmux",
         "backend_options": {},
         "needs": [],
