@@ -39,7 +39,6 @@ _SETTLED_S = 60.0  # until a name that this host has looked for in vain appears 
 _OWN_BACKENDS = (None, "", "local", "tmux")
 
 Send = Callable[[Mapping[str, Any], bytes], None]
-Stamp = "tuple[int, int, int]"
 
 
 class RunWatch:

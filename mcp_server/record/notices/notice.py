@@ -15,7 +15,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -135,10 +135,6 @@ class Target:
     def secrets(self) -> list[str]:
         """The values that no message about a delivery may show."""
         return [value for value in (self.url, self.token, self.sign_secret) if value]
-
-    def facts(self) -> dict[str, Any]:
-        """Return all fields, for the handover in memory."""
-        return asdict(self)
 
 
 def guess_service(url: str) -> str:

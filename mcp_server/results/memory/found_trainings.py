@@ -196,9 +196,7 @@ def _describe(group: _Group, root: Path, read: ScalarReader, is_shared: bool) ->
         with contextlib.suppress(ScalarsUnreadable, OSError):
             series.append(read.read(location))
     series = [one for one in series if one.series]
-    logs = sorted(
-        group.logs, key=lambda one: (not one[1].first_step_seen, not _COMMON_LOGS.fullmatch(one[0].stem), str(one[0]))
-    )
+    logs = sorted(group.logs, key=_rank_log)
     log, examined = logs[0] if logs else (None, None)
     names = [] if is_shared or group.is_of_tracker else WRITTEN_CONFIGS
     configs = [path for name in names if (path := group.home / name).is_file()]

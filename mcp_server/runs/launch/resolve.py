@@ -97,7 +97,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         owner=request.owner or home.owner(environ),
     )
     targets = find_targets(config, environ, home.secrets)[0]
-    notify = [target.facts() for target in targets if site.runs_commands or not target.command]
+    notify = [asdict(target) for target in targets if site.runs_commands or not target.command]
     handover = Handover(site.inherited, secrets, processes.read_umask(), others=others, notify=notify)
     return Plan(_build_spec(request, site, run_id, config, result_dir, code, environ), handover, code)
 
