@@ -230,6 +230,23 @@ def test_two_hundred_cells_have_600_tokens(tmp_path: Path) -> None:
     assert any(note.startswith("23 cells failed: 23 oom_gpu") for note in table.notes or [])
 
 
+def test_cells_that_were_cut_short_are_named_without_the_whole_table(tmp_path: Path) -> None:
+    cells = [Cell(f"s{n}", "1", {"x": n}) for n in range(4)]
+    events = [event for cell in cells for event in cell_events(cell.name, 1.0)]
+    for event in events:
+        state = {"s2": "timed_out", "s3": "killed"}.get(str(event.get("cell")))
+        if event["kind"] == "cell_ended" and state:
+            event.update(state=state, step=23 if state == "timed_out" else None)
+    table = compare(write_sweep(tmp_path, cells, events, metric="eval/success_rate"))
+    note = "1 stopped by the time limit, without a rank: s2 at step 23; 1 killed, without a rank: s3."
+    assert note in (table.notes or [])
+    for event in events:
+        if event["kind"] == "cell_ended":
+            event.update(state="timed_out", step=23)
+    table = compare(write_sweep(tmp_path / "all", cells, events, metric="eval/success_rate"))
+    assert not any("time limit" in note for note in table.notes or []), "it is the length of all trainings"
+
+
 def test_cells_whose_metric_ended_as_nan_are_named_without_the_whole_table(tmp_path: Path) -> None:
     cells = [Cell(f"s{n}", "1", {"x": n}) for n in range(4)]
     events = [event for cell in cells for event in cell_events(cell.name, 1.0)]

@@ -338,6 +338,21 @@ def _end(cell: CellState, event: RecordEvent) -> CellState:
     return replace(cell, state="lost" if state == "interrupted" else state)
 
 
+def describe_cut_short(sweep: Sweep, most: int = 2) -> str:
+    """Return which cells have no rank because they were killed, or ended at their time limit where others finished.
+
+    ``most``: of how many the names are told.
+    """
+    finished = {cell.cell.phase for cell in sweep.cells if cell.state == "finished"}
+    found: dict[str, list[str]] = {}
+    for cell in sweep.cells:
+        why = {"timed_out": "stopped by the time limit", "killed": "killed"}.get(cell.state)
+        if why and (cell.state == "killed" or cell.cell.phase in finished):
+            at = cell.end.get("step")
+            found.setdefault(why, []).append(f"{cell.cell.name} at step {at}" if at is not None else cell.cell.name)
+    return "; ".join(f"{len(cells)} {why}, without a rank: {join_some(cells, most)}" for why, cells in found.items())
+
+
 def describe_bad_ends(sweep: Sweep, most: int = 2) -> str:
     """Return how many finished cells have no result, since they diverged or the metric ended as NaN or infinite.
 

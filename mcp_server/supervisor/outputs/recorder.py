@@ -31,7 +31,7 @@ from mcp_server.command.outputs import (
 )
 from mcp_server.record.curves.tails import CurveRow
 from mcp_server.record.run_directory import now
-from mcp_server.record.written_files import Outputs, write_outputs
+from mcp_server.record.written_files import Outputs, read_outputs, write_outputs
 from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
 from mcp_server.supervisor.outputs.ownership import CurveOwnership
 from mcp_server.supervisor.outputs.scalar_tails import ScalarTails, TemporaryFiles
@@ -177,6 +177,7 @@ class OutputRecorder(threading.Thread):
         """Sample until the end. An error ends the recording, never the run."""
         try:
             self._hear_stop_requests()
+            self._pass_over_earlier_attempts()
             self._name_directories()
             self._watch_outputs(self._real_cwd, _OUTPUT_DEPTH)
             self._watch()
@@ -204,6 +205,13 @@ class OutputRecorder(threading.Thread):
         if self._inotify.add(self._run_path.rstrip("/"), 0, MOVED_TO | CREATED):
             self.hears_stop_requests = True
             self._on_stop_request()  # one may have been written just before
+
+    def _pass_over_earlier_attempts(self) -> None:
+        """Note what earlier attempts left in their files, wherever these are, before this one is seen to open them."""
+        for path in self._path.parent.parent.glob("*/outputs.json"):
+            outputs = read_outputs(path) if path != self._path else None
+            for file in outputs.files if outputs else ():
+                self._tails.pass_over(file.path, self._begun_ns + _SLACK_NS)
 
     def _pass_over_former(self) -> None:
         """Note what files with curves held before the attempt began: one that resumes may append to them."""

@@ -107,10 +107,13 @@ class ScalarTails:
     def pass_over_former(self, directory: str, depth: int, before_ns: int) -> None:
         """Take none of the rows that files so far below a directory hold that changed last before a time."""
         for path in find_curve_files(directory, depth, _MOST_FORMER, _FORMER_S):
-            self.pass_over(path.removesuffix(_WAL), before_ns)
+            self.pass_over(path, before_ns)
 
     def pass_over(self, path: str, before_ns: int) -> None:
         """Take none of the rows that a file holds now, where it changed last before a time."""
+        path = path.removesuffix(_WAL)
+        if not may_hold_curve(path):
+            return
         with contextlib.suppress(OSError, EOFError):
             fd = open_regular_file(path)  # type: ignore[arg-type] # as os.open takes it
             try:

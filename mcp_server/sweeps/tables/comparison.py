@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from mcp_server.errors import RunwardError
 from mcp_server.record.sweeps.sweep_ranking import Group, choose_best, find_best, rank_groups
 from mcp_server.record.sweeps.sweep_spec import read_cell_notes
-from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, CellState, Sweep, describe_bad_ends
+from mcp_server.record.sweeps.sweep_state import (
+    CUT_SHORT,
+    LIVE,
+    CellState,
+    Sweep,
+    describe_bad_ends,
+    describe_cut_short,
+)
 from mcp_server.results.evaluations.benchmark_table import render_benchmark_tables, shorten_table
 from mcp_server.results.evaluations.evaluation_text import render_table
 from mcp_server.results.figures import ANY_COUNT, choose_goal, measure
@@ -99,7 +106,7 @@ def compare_sweep(
     if benchmarks and not as_markdown:
         benchmarks = [shorten_table(benchmarks[0], _BENCHMARK_TOKENS, notes)]
     failed = _list_failed(sweep, notes, all_of_them=as_markdown)
-    notes += [f"{bad}."] if (bad := describe_bad_ends(sweep)) else []
+    notes += [f"{bad}." for bad in (describe_bad_ends(sweep), describe_cut_short(sweep)) if bad]
     best = find_best(sweep, by_mean_alone=_ignores_counts(metrics))
     if best is not None and benchmarks:
         best = replace(best, other=None)  # may be that of another benchmark

@@ -324,7 +324,8 @@ def _judge_end(
     if cell.state not in ("finished", "timed_out"):
         failure = end.get("failure") or {}
         told = ": ".join(filter(None, (failure.get("kind"), failure.get("line"))))
-        why = " ".join(filter(None, (told or str(end.get("text") or cell.state), failure.get("advice"))))
+        advice = failure.get("correction") or failure.get("advice")  # another proposal follows, no launch
+        why = ". ".join(filter(None, ((told or str(end.get("text") or cell.state)).rstrip(". "), advice)))
         return "crash", shorten_facts(why, _LINE_CHARS)
     if measured is None:
         return None, ""

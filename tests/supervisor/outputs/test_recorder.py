@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.run_directory import write_json
-from mcp_server.record.written_files import Outputs, read_outputs
+from mcp_server.record.curves.tails import CurveRow
+from mcp_server.record.run_directory import now, write_json
+from mcp_server.record.written_files import Outputs, WrittenFile, read_outputs, write_outputs
 from mcp_server.supervisor.outputs.recorder import OutputRecorder
 from mcp_server.system import processes
 from tests.support.sandbox import until
@@ -295,3 +296,38 @@ def test_a_directory_that_the_command_mentions_is_in_the_record_before_all_files
     assert not early[0].ended
     assert set(early[0].mentioned) == {str(work.parent / "used"), str(work.parent / "read")}
     assert outputs.mentioned == (str(work.parent / "used"),)
+
+
+def test_rows_that_an_earlier_attempt_wrote_are_not_this_ones(work: Path) -> None:
+    """The program names the file alone: no word of the command leads there."""
+    curve, home = work / "heal/trace.jsonl", work.parent / "home/runs/x-1111/attempts"
+    curve.parent.mkdir()
+    curve.write_text("".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in range(1, 21)))
+    os.utime(curve, (1e9, 1e9))
+    for number in ("1", "2"):
+        (home / number).mkdir(parents=True, exist_ok=True)
+    status = curve.stat()
+    file = WrittenFile(str(curve), status.st_ino, status.st_size, status.st_mtime_ns, append=True)
+    write_outputs(home / "1/outputs.json", Outputs(at=now(), ended=True, files=(file,)))
+    steps = queue.Queue[int]()
+    code = "f = open('heal/trace.jsonl', 'a'); print(file=f, flush=True, *[input()])"
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=work, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def living() -> list[processes.Process]:
+        own = processes.find_process(child.pid)
+        return [own] if own else []
+
+    def take(_: str, rows: list[CurveRow], other: str) -> None:
+        assert other == ""
+        for row in rows:
+            steps.put(row.step)
+
+    argv = [sys.executable, "-c", code]
+    recorder = OutputRecorder(home / "2/outputs.json", living, argv, str(work), {}, on_rows=take)
+    recorder.start()
+    until(lambda: is_recorded(recorder, "trace.jsonl"))
+    child.communicate(b'{"step": 21, "loss": 0.4}\n', timeout=60)
+    recorder.flush()
+    recorder.close()
+    assert recorder.problem is None
+    assert [steps.get(timeout=60) for _ in range(steps.qsize())] == [21]

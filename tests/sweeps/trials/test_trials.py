@@ -150,6 +150,18 @@ def test_a_failure_is_the_verdict_of_its_trial() -> None:
     assert "prepare.py" in step.why
 
 
+def test_a_crash_is_told_in_sentences_without_the_call_of_a_run() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    advice = "The program has no --lrr: its usage lists --lr; use that"
+    failure = {"kind": "config_error", "line": "error: unrecognized arguments: --lrr 0.054"}
+    failure |= {"advice": f"{advice}, then launch_run again.", "correction": f"{advice}."}
+    loop.add(None, state="failed")
+    next(event for event in loop.events if "failure" in event)["failure"] = failure
+    assert loop.decide().why == f"t1.0: config_error: error: unrecognized arguments: --lrr 0.054. {advice}."
+
+
 def test_where_the_base_ends_at_its_time_limit_so_do_whole_trainings() -> None:
     loop = Loop()
     for number, value in enumerate(BASE):
