@@ -11,6 +11,7 @@ from typing import Any
 
 _LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 _SIZES = ("40m", "160m", "410m", "1b")
+_MOST_LINKS = 60_000  # to one file: ext4 allows 65,000
 
 
 def multiply(original: Path, times: int) -> list[str]:
@@ -21,12 +22,15 @@ def multiply(original: Path, times: int) -> list[str]:
     spec = json.loads((original / "spec.json").read_text())
     exit_record = json.loads((original / "attempts/1/exit.json").read_text())
     events = [json.loads(line) for line in (original / "events.jsonl").read_text().splitlines()]
-    ids = []
+    ids, source = [], original
     for number in range(1, times + 1):
         size = _SIZES[number % len(_SIZES)]
         run_id = f"{spec['name']}-{size}-{_suffix(number)}"
         copy = original.with_name(run_id)
-        shutil.copytree(original, copy, copy_function=os.link)
+        if number % _MOST_LINKS:
+            shutil.copytree(source, copy, copy_function=os.link)
+        else:
+            source = shutil.copytree(original, copy)
         older = timedelta(minutes=number)
         own: dict[str, Any] = {"run_id": run_id, "session": run_id, "name": f"{spec['name']}-{size}"}
         own |= {"created_at": _earlier(spec["created_at"], older), "tags": [size, f"batch-{number // 100}"]}
