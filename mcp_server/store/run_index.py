@@ -140,6 +140,7 @@ class RunIndex:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.writes = 0  # of this process, which ``read_version`` does not tell
         columns = ", ".join(Row._fields)
         self._put = f"INTO {{}} ({columns}) VALUES ({', '.join('?' * len(Row._fields))})"
         self._db = sqlite3.connect(
@@ -187,6 +188,7 @@ class RunIndex:
 
     def write(self, rows: Iterable[Row], stale: Iterable[str] = ()) -> bool:
         """Put rows into the file, and take stale ones out; return False where it cannot be written now."""
+        self.writes += 1
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -203,6 +205,7 @@ class RunIndex:
 
     def set_own(self, rows: Iterable[Row], hidden: Iterable[str]) -> None:
         """Say what counts beside the file, in this process alone: ``rows``, and not the file's rows ``hidden``."""
+        self.writes += 1
         rows = list(rows)
         self._db.execute("DELETE FROM own")
         self._db.execute("DELETE FROM hidden")

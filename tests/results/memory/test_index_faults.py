@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.results.memory.index import Memory
 from mcp_server.results.memory.question import read_question
 from mcp_server.results.memory.searcher import Searcher, list_kinds
 from mcp_server.scalars.run_scalars import Scalars
@@ -30,9 +32,9 @@ print(len(ask(Path(sys.argv[1]))))
 """
 
 
-def ask(home: Path) -> set[str]:
-    """Return the ids that a new server finds."""
-    store = RunStore(StateHome(home))
+def ask(home: Path, store: RunStore | None = None) -> set[str]:
+    """Return the ids that a server finds, a new one without ``store``."""
+    store = store or RunStore(StateHome(home))
     searcher = Searcher(store, Scalars(store.home, store), "/lab")
     found = searcher.find(lambda names: read_question(QUESTION, NOW, list_kinds(), names), 1000)
     assert found.total == len(found.lines)
@@ -91,6 +93,22 @@ def test_servers_that_write_the_memory_at_once_both_answer_rightly(lab: tuple[Pa
         thread.join()
     assert answers == [expect(runs)] * 2
     assert other.communicate()[0] == f"{len(expect(runs))}\n"
+
+
+def test_a_server_that_has_read_all_reads_again_what_was_forgotten_and_what_came(lab: tuple[Path, list[Facts]]) -> None:
+    home, runs = lab
+    server, other = RunStore(StateHome(home)), RunStore(StateHome(home))
+    expected = expect(runs)
+    assert ask(home, server) == expected
+    lost = sorted(expected)[:3]
+    for forgetful in (other, server):
+        forgetful.ask(lambda index: Memory.of(index).forget(lost, 0))
+        assert ask(home, server) == expected
+    for number, first in enumerate((server, other)):
+        shutil.copytree(home / "runs" / lost[0], home / "runs" / f"later-{number}")
+        first.count_states()  # writes the row
+        expected |= {f"later-{number}"}
+        assert ask(home, server) == expected
 
 
 @pytest.mark.parametrize("pages", [22, 40])
