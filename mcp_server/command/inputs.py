@@ -286,7 +286,8 @@ def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:
         return False
     if not evaluates and _is_written(name, path):
         return False
-    return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and bool(_RX.loads.search(name)))
+    is_read = bool(_RX.loads.search(name)) or (evaluates and not is_output_place(str(path)))
+    return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and is_read)
 
 
 def _is_written(name: str, path: PurePath) -> bool:

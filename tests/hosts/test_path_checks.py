@@ -168,6 +168,9 @@ python train.py save.model_path=/data/none/m output.model.path=/data/none/n log.
 python train.py --checkpoint_path /data/none/outputs/best.pt
 python train.py trainer.save.data_path=/data/none/x.json results.checkpoint=/data/none/y.pt
 python train.py model.output_dir=/data/none/x +work.model.path=/data/none/y
+python eval.py --log_dir /data/none/logs --save_checkpoint_path /data/none/x --checkpoint org/model
+python train.py --checkpoint_path /data/none/step_40 --eval_every 5
+python train.py --eval --checkpoint_path /data/none/outputs/run
 """
 
 
@@ -235,6 +238,10 @@ python train.py --model_path /data/none/pi0 | there is no model /data/none/pi0.
 python train.py --checkpoint /data/none/outputs/step_100.pt | there is no checkpoint /data/none/outputs/step_100.pt.
 python eval.py --model_path /data/none/outputs/m | there is no model /data/none/outputs/m.
 python train.py --load /data/none/outputs/best.pt | there is no checkpoint /data/none/outputs/best.pt.
+python eval.py --ckpt_path /data/none/global_step_40 | there is no checkpoint /data/none/global_step_40.
+python eval.py runner.ckpt_path=/data/none | there is no checkpoint /data/none.
+python train.py actor.checkpoint_load_path=/data/none/x | there is no checkpoint /data/none/x.
+python train.py runner.resume_dir=/data/none/global_step_40 | there is no checkpoint /data/none/global_step_40.
 python eval.py --model_path ./ckpts/step_901.pt | there is no model ./ckpts/step_901.pt in . | ckpts/step_900.pt
 """
 
