@@ -66,6 +66,11 @@ class Clause:
         return self.is_aside and _RX.compared.match(self.text) is not None
 
     @property
+    def is_own_time(self) -> bool:
+        """Whether it says what the run itself needs: ``it runs for about 40 s``, which alone is a limit."""
+        return _RX.own_time.fullmatch(self.text) is not None
+
+    @property
     def conclusion(self) -> tuple[float, ...]:
         """The only duration of a clause that begins with "so"."""
         return self.seconds if _RX.conclusion.fullmatch(self.text) and not self.changes else ()
@@ -79,7 +84,7 @@ class Clause:
         text = _RX.interval.sub(" ", self.text)
         is_shorter = max(self.seconds) < limit_s
         is_others = is_only or text != self.text
-        if self._is_compared or (is_shorter and is_plain and _RX.own_time.fullmatch(self.text)):
+        if self._is_compared or (is_shorter and is_plain and self.is_own_time):
             return True
         if self.conclusion or _ORDER.search(text) or _HEAD.match(text):
             return False

@@ -46,7 +46,10 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     entries = _keep_total(reader, _read_clauses(reader))
     clauses = [clause for _, clauses in entries for clause in clauses]
     has_named = any(len(set(clause.seconds)) == 1 and LIMIT.search(clause.text) for clause in clauses)
-    heads = {seconds for clause in clauses for seconds in clause.head}
+    others = [clause for clause in clauses if not clause.is_own_time]
+    heads = {seconds for clause in others for seconds in clause.head} or {
+        seconds for clause in clauses for seconds in clause.head
+    }
     is_plain = any(clause.head and PLAIN_HEAD.fullmatch(clause.text) for clause in clauses)
     stated = heads or {seconds for clause in clauses for seconds in clause.conclusion}
     limit_s = min(stated) if len(stated) == 1 else None

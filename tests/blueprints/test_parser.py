@@ -581,6 +581,8 @@ def parse_whole(limit: str = "5 minutes", notes: str = "", command_notes: str = 
             "5 minutes (finishes in 40 s)",
         ),
         *("5 min (should take 30 s)", "5 minutes, in practice 30 s", "5 min - a normal run lasts 1 min"),
+        *("5 minutes (30 s is enough)", "5 min. 30 s are usually enough.", "5 min (30 s suffice)"),
+        *("5 min (it runs for about 40 s)", "5 minutes (a run: 30 s)", "5 min (one run: ~30 s)"),
     ],
 )
 def test_the_time_that_the_run_needs_is_a_note_beside_its_limit(limit: str) -> None:
@@ -588,9 +590,21 @@ def test_the_time_that_the_run_needs_is_a_note_beside_its_limit(limit: str) -> N
     assert (blueprint.time_limit_s, blueprint.faults) == (300, ())
 
 
+@pytest.mark.parametrize("limit", ["it runs for about 5 minutes", "5 minutes is enough"])
+def test_the_time_that_the_run_needs_is_its_limit_where_no_other_stands(limit: str) -> None:
+    assert parse_whole(limit).time_limit_s == 300
+
+
 @pytest.mark.parametrize(
     "limit",
-    ["5 min (it needs 10 min)", "5 min (use 30 s)", "5 min (it needs 30 s per seed)", "5 min (it needs 30 s more)"],
+    [
+        "5 min (it needs 10 min)",
+        "5 min (10 min is enough)",
+        "5 min (30 s is not enough)",
+        "5 min (use 30 s)",
+        "5 min (it needs 30 s per seed)",
+        "5 min (it needs 30 s more)",
+    ],
 )
 def test_a_limit_that_is_not_understood_is_a_fault_and_no_default(limit: str) -> None:
     blueprint = parse_whole(limit)
