@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -48,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the runs in the asked state, at most ``arguments.limit``, once or at each change, and return 0."""
     store = RunStore(StateHome.of(os.environ))
     if arguments.watch:
-        with contextlib.suppress(KeyboardInterrupt):
-            anyio.run(_watch, store, arguments)
+        with contextlib.suppress(KeyboardInterrupt):  # before it is heard
+            anyio.run(_watch_until_interrupt, store, arguments)
         return 0
     listed = _look(store, arguments, at_once=True)
     if arguments.json:
@@ -57,6 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         open_console().print(listed.draw())
     return 0
+
+
+async def _watch_until_interrupt(store: RunStore, arguments: argparse.Namespace) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT) as interrupts:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_watch, store, arguments)
+            await anext(interrupts)
+            tasks.cancel_scope.cancel()
 
 
 async def _watch(store: RunStore, arguments: argparse.Namespace) -> None:
