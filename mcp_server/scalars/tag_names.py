@@ -33,6 +33,7 @@ _SEPARATORS = re.compile(r"[\s_.-]+")
 _PARTS = re.compile(r"[\s_./:@-]+")
 _GLOB = re.compile(r"[*?\[]")
 _EVALUATED = re.compile(r"(?i)eval(?:uation)?[/. ]")  # before a name that a result file has without it
+_RATE = ("success", "rate")
 _OF_ALL = frozenset({"overall", "total", "final", "whole"})
 _AXES = frozenset({"time", "iter", "frame", "epoch"})  # the last part of a tag: the same metric over another axis
 
@@ -106,9 +107,9 @@ def _means_same(pattern: str, tag: str) -> bool:
 
 
 def _is_rate_of_all(pattern: str, tag: str) -> bool:
-    """Return whether `overall success` is meant, as programs print the rate over all benchmarks."""
-    words = _unify(pattern)
-    return "success" in words and _unify(tag) == tuple(word for word in words if word not in _OF_ALL) != words
+    """Return whether `success` or `overall success` is meant, as programs print the rate over all benchmarks."""
+    words = tuple(word for word in _unify(pattern) if word not in _OF_ALL)
+    return words in (_RATE, _RATE[:1]) and _unify(tag) == _RATE
 
 
 def _ends_alike(pattern: str, tag: str) -> bool:

@@ -180,8 +180,7 @@ async def launch_run(
         return Launched(owner=request.owner or server.home.owner(server.environ), **refusal)
     if wait_s and not run.ended:
         run = await _wait_for_end(ctx, run, wait_s)
-    # Of a run that still lives, this answer says no more than that it was launched.
-    seen = {run.run_id: Cursor.at(run if run.ended else launched)}
+    seen = {run.run_id: Cursor.at_launch(run if run.ended else launched)}
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
     warnings = [*drift, *(await _collect_warnings(ctx, run.spec) or ())]
     repeated = run.spec.created_at < begun_at and request.idempotency_key is not None

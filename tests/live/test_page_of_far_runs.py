@@ -46,6 +46,9 @@ async def test_a_person_sees_and_stops_a_run_on_another_host(sandbox: Sandbox, f
             assert (row["id"], row["host"], row["live"]) == (run_id, NAME, True)
             assert row["heard_s"] < PATIENCE_S
             assert [one["tag"] for one in await read("/scalars", "tags")] == ["loss"]
+            with anyio.fail_after(PATIENCE_S):
+                while (await read("/scalars?tag=loss", "series"))[0]["values"][0] != 1.0:  # noqa: ASYNC110 - the file comes
+                    await anyio.sleep(0.1)
             (series,) = await read("/scalars?tag=loss", "series")
             assert (series["steps"][-1], series["values"][0]) == (20, 1.0)
             (picture,) = await read("/files", "pictures")

@@ -130,6 +130,7 @@ def test_rates_of_several_benchmarks_are_each_its_own_beside_that_of_all(read: R
         ("pour success rate", ["pour.success_rate"]),
     ):
         assert match_tags(asked, list(series), held_out=True) == found, asked
+    assert match_tags("success_rate", ["success"]) == [], "what each episode printed is no rate"
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,12 @@ class Cursor:
         """Return the cursor of a caller that has seen ``run`` as it is now."""
         return cls(run.last_seq, run.state)
 
+    @classmethod
+    def at_launch(cls, run: Watched) -> Cursor:
+        """Return the cursor of a caller that was told of its launch alone: what came of a live run since is news."""
+        first = next((event["seq"] for event in run.news if event["kind"] in NOTEWORTHY), run.last_seq + 1)
+        return cls.at(run) if run.ended else cls(min(run.last_seq, first - 1), run.state)
+
     def listed_after(self, run: Watched) -> int:
         """Return after which event the next answer lists those of ``run``: only trouble is worth a repetition."""
         first = self.seq - self.repeated
