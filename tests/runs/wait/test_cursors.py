@@ -72,3 +72,12 @@ def test_an_anonymous_caller_waits_by_the_age_of_the_last_event(age_s: float, ne
     assert assumed_cursor(run, posix(BEGAN) + age_s).next_wait_s == next_s
     cursors = {A: assumed_cursor(run, 0), B: assumed_cursor(ended, 0)}
     assert decide([run, ended], cursors, "event") is None, "or it would spin"
+
+
+def test_whoever_launched_a_run_hears_of_a_first_step_that_the_launch_has_seen() -> None:
+    step = RecordEvent(seq=3, at=BEGAN, kind="first_step", text="")
+    run = at("running", 2)
+    assert Cursor.at_launch(run) == Cursor(2, "running")
+    seen = replace(run, events=(*run.events, step))
+    assert Cursor.at_launch(seen) == Cursor(2, "running")
+    assert Cursor.at_launch(replace(seen, state="finished")) == Cursor(3, "finished")
