@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.blueprints.answers import BlueprintCheck, BlueprintProblem
+from mcp_server.answer import Answer
 from mcp_server.blueprints.command import fill_variables, find_unknown_names
 from mcp_server.blueprints.headings import BlueprintFault
 from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
@@ -31,6 +31,37 @@ _GENERIC_NAME = re.compile(
 _SEEDS = re.compile(r"\$?\{\s*exp_seeds?\s*\}|\$exp_seeds?\b")
 CheckOptions = Callable[[LaunchRequest], object]
 _PYTHON_WORD = r"(?:(?<=^)|(?<=[;&|(]\s)|(?<=[;&|(])|(?<=\n))(\s*(?:[A-Za-z_]\w*=\S*\s+)*){name}(?=\s|$)"
+
+
+class BlueprintProblem(Answer):
+    """A problem and its line."""
+
+    line: int
+    text: str
+
+
+class BlueprintCheck(Answer):
+    """Values of a blueprint, with defaults and variables filled in. Paths are absolute; durations in seconds."""
+
+    ok: bool
+    purpose: str
+    codebase_dir: str | None = None
+    venv_exe: str | None = None
+    yaml_path: str | None = None
+    launch_command: str | None = None
+    result_dir: str | None = None
+    time_limit_s: float
+    first_step_timeout_s: float
+    first_step_pattern: str | None = None
+    recovery: str | dict[str, Any] | None = None
+    params: dict[str, Any] | None = None
+    param_style: str | None = None
+    resume_args: list[str] | None = None
+    tensorboard: str | None = None
+    seeds: list[int] | None = None
+    defaults_used: list[str]
+    notes: str
+    problems: list[BlueprintProblem]
 
 
 class BlueprintUnreadable(RunwardError):

@@ -2,10 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, Router
@@ -17,7 +18,6 @@ from mcp_server.page.board import Board
 from mcp_server.page.exchange import NoVisitor, answer_json, check_own_page, read_form, read_number, refuse
 from mcp_server.page.run_routes import list_run_routes
 from mcp_server.page.sessions import SESSION_S, NotAllowed, PageSessions, Visitor
-from mcp_server.page.stream import stream_changes
 from mcp_server.record.run_directory import now
 from mcp_server.store.tokens import Tokens
 from mcp_server.threads import run_in_thread, use_threads_of
@@ -48,6 +48,7 @@ _SPENT = (
 )
 
 Act = Callable[[Request, Visitor], Awaitable[Response]]
+_ALIVE_S = 15.0  # a comment then, and a look whether the session still holds
 
 
 class Page:
@@ -217,3 +218,34 @@ def _read_file(name: str) -> tuple[bytes, str] | None:
         return None
     body = file.read_bytes()
     return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+async def stream_changes(
+    board: Board, cursor: str | None, visitor: Visitor, find_visitor: Callable[[], Awaitable[Visitor | None]]
+) -> AsyncGenerator[str, None]:
+    """Yield events since ``cursor``: ``runs`` with rows, or ``reset`` where a page has to fetch all rows again.
+
+    It ends once the page's session does. A page that reads slowly gets several changes in one event.
+    """
+    with board.open_page():
+        version = board.version if cursor is None else board.read_cursor(cursor)
+        if version is None:
+            version = board.version
+            yield f"id: {board.name_place(version)}\nevent: reset\ndata: {{}}\n\n"
+        else:
+            yield ": open\n\n"
+        checked_s = anyio.current_time()
+        while True:
+            is_late = True
+            with anyio.move_on_after(_ALIVE_S):
+                await board.next_change(version)
+                is_late = False
+            if anyio.current_time() - checked_s >= _ALIVE_S:
+                checked_s = anyio.current_time()
+                if await find_visitor() != visitor:
+                    return
+            changes = None
+            if not is_late:
+                version, changes = board.changes_since(version, visitor)
+            place = board.name_place(version)
+            yield ": alive\n\n" if changes is None else f"id: {place}\nevent: runs\ndata: {changes}\n\n"

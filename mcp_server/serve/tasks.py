@@ -125,7 +125,7 @@ class Tasks(Extension):
         )
 
     async def _get(self, ctx: Request, params: TaskParams) -> TaskAnswer:
-        from mcp_server.tools.wait_state import observe_wait, remember_delivery  # noqa: PLC0415 - 213 ms, with the tools
+        from mcp_server.serve.wait_state import observe_wait, remember_delivery  # noqa: PLC0415 - 213 ms, with the tools
 
         call = _call(ctx)
         with use_threads_of(caller(call)):
@@ -155,7 +155,7 @@ class Tasks(Extension):
         return Acknowledgement()
 
     async def _cancel(self, ctx: Request, params: TaskParams) -> Acknowledgement:
-        from mcp_server.tools.wait_state import cancel_wait  # noqa: PLC0415 - 213 ms, as above
+        from mcp_server.serve.wait_state import cancel_wait  # noqa: PLC0415 - 213 ms, as above
 
         call = _call(ctx)
         with use_threads_of(caller(call)):

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mcp_server.blueprints.answers import BlueprintCheck
-from mcp_server.blueprints.apply import check_file
+from mcp_server.blueprints.apply import BlueprintCheck, check_file
 from mcp_server.errors import ConfigInvalid
 from mcp_server.hosts.config import find_this_host, read_hosts_file
 from mcp_server.hosts.path_checks import Roots

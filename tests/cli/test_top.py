@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from mcp_server.cli.top.frame import TopView, describe_screen, draw_frame, draw_trend, press
-from mcp_server.cli.top.terminal import split_keys
+from mcp_server.cli.top.program import split_keys
 from mcp_server.gpus.snapshot import Gpu, GpuProcess
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec

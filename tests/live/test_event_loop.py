@@ -8,9 +8,8 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from mcp_server.page.routes import Page
+from mcp_server.page.routes import Page, stream_changes
 from mcp_server.page.sessions import Visitor
-from mcp_server.page.stream import stream_changes
 from mcp_server.store.tokens import Tokens
 from mcp_server.tools.support.context import ServerContext
 from tests.support.loop_lookups import record_lookups

@@ -1,6 +1,11 @@
-"""Finds the files and databases with scalars at a path that are not TensorBoard's, and who reads each."""
+"""Finds the files and databases with scalars at a path that are not TensorBoard's, and who reads each.
+
+A file that is one JSON value is read here.
+"""
 
 import csv
+import functools
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -10,6 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from typing_extensions import override
+
+from mcp_server.record.curves.json_tables import Table, find_tables
 from mcp_server.record.scalar_files import (
     HEAD_BYTES,
     TRAINER_STATE,
@@ -22,12 +30,20 @@ from mcp_server.record.scalar_files import (
     read_header,
 )
 from mcp_server.scalars.formats import sqlite
-from mcp_server.scalars.formats.appended_file import AppendedFile, SourceReader, file_signature, open_scalar_file
+from mcp_server.scalars.formats.appended_file import (
+    AppendedFile,
+    SourceReader,
+    WholeSource,
+    file_signature,
+    open_scalar_file,
+    unreadable_error,
+)
 from mcp_server.scalars.formats.chunked_log import SwanlabLog, WandbLog
-from mcp_server.scalars.formats.json_documents import JsonDocument, holds_document
+from mcp_server.scalars.formats.row_series import Rows, collect_columns
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
-from mcp_server.scalars.series import ScalarsUnreadable
+from mcp_server.scalars.series import RunScalars, ScalarsUnreadable, Series
+from mcp_server.scalars.tag_names import best_direction
 from mcp_server.text.formatting import join_some
 
 SourceKind = Literal["csv", "jsonl", "document", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
@@ -45,6 +61,8 @@ _TRACKER_KINDS: dict[str, SourceKind] = {".wandb": "wandb", ".swanlab": "swanlab
 _MOST_ENTRIES = 100_000  # of a directory
 _MOST_EXPLAINED, _MOST_NAMED = 2, 4
 _MOST_TABLES = 200  # of no known name in a directory: more are data
+_MOST_BYTES = 16 * 2**20
+_BEGINNING = re.compile(rb"\s*[\[{]")
 
 
 @dataclass(frozen=True)
@@ -211,3 +229,39 @@ def _list_tracker_run(path: Path) -> Iterator[ScalarSource]:
         for file in sorted(path.iterdir()):
             if (kind := _TRACKER_KINDS.get(file.suffix)) and file.is_file():
                 yield ScalarSource(kind, file)
+
+
+class JsonDocument(WholeSource):
+    """A file whose one JSON value holds curves."""
+
+    @override
+    def read_whole(self) -> RunScalars:
+        tables = _read_tables(self.path, file_signature(self.path))
+        series: dict[str, Series] = {}
+        notes: dict[str, None] = {}
+        for table in tables:
+            rows = Rows()
+            rows.add_whole(*collect_columns(row.items() for row in table))
+            series |= rows.series()
+            notes |= dict.fromkeys(rows.notes)
+        return RunScalars(series, tuple(notes))
+
+
+def holds_document(path: Path) -> bool:
+    """Return whether a file is one JSON value with curves."""
+    try:
+        return bool(_read_tables(path, file_signature(path)))
+    except ScalarsUnreadable:
+        return False
+
+
+@functools.lru_cache(maxsize=64)
+def _read_tables(path: Path, signature: tuple[int, ...]) -> tuple[Table, ...]:  # noqa: ARG001 - of the state it was read in
+    with open_scalar_file(path) as fd:
+        if os.fstat(fd).st_size > _MOST_BYTES:
+            raise unreadable_error(path, "it is larger than 16 MiB")
+        data = os.pread(fd, _MOST_BYTES, 0)
+    try:
+        return tuple(find_tables(json.loads(data), best_direction)) if _BEGINNING.match(data) else ()
+    except (ValueError, RecursionError):
+        raise unreadable_error(path, "it is not JSON, or is just being written") from None
