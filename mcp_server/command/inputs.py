@@ -30,6 +30,7 @@ from mcp_server.command.programs import (
     keeps_path,
 )
 from mcp_server.command.shell import ReadCommand, SimpleCommand, is_literal, parse
+from mcp_server.command.trainings import classify
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("command/patterns", "inputs")
@@ -107,7 +108,13 @@ class PlacedProgram:
     @property
     def evaluates(self) -> bool:
         """Whether it reads a model rather than writes one."""
-        return bool(_RX.evaluates.search(" ".join(self.words[: self.last + 2]))) or not _EVALUATE.isdisjoint(self.words)
+        last = self.entry.at if self.module and self.entry else self.last
+        return bool(_RX.evaluates.search(" ".join(self.words[: last + 2]))) or not _EVALUATE.isdisjoint(self.words)
+
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether it may write what it names as a checkpoint: no evaluation, or a training that evaluates as well."""
+        return not self.evaluates or classify(self.words[self.main or 0 :]) == "training"
 
     @property
     def configs(self) -> list[str]:
@@ -166,7 +173,7 @@ def find_param_inputs(params: Mapping[str, Any], command: ReadCommand) -> list[I
         replace(file, base=last.base)
         for last in _place_programs(command)[-1:]
         if last.is_certain
-        for file in find_named_files(words, evaluates=False)
+        for file in find_named_files(words, last)
     ]
 
 
@@ -230,7 +237,7 @@ def _find_program_inputs(program: PlacedProgram) -> Iterator[Input]:
     rest = words[program.last + 1 :]
     if program.last > main and _RX.trains.search(stem) and rest and _is_document(rest[0]):
         yield Input("config", rest[0], base, home=home)
-    for file in find_named_files(words[main + 1 :], evaluates=program.evaluates):
+    for file in find_named_files(words[main + 1 :], program):
         yield replace(file, base=base, home=home)
 
 
@@ -250,16 +257,18 @@ def find_arguments(words: Sequence[str]) -> Sequence[str]:
 # --- options that name files
 
 
-def find_named_files(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
-    """Yield what the options among ``words`` name. ``evaluates``: the program reads a model rather than writes one."""
+def find_named_files(words: Sequence[str], program: PlacedProgram) -> Iterator[Input]:
+    """Yield what the options of ``program`` among ``words`` name."""
+    evaluates, writes = program.evaluates, program.writes_checkpoints
     for option, value in (*_split_options(words), *_split_short_config(words)):
         name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
-        if may_name_an_output(option) or not value or value.startswith("-") or not is_literal(value):
+        is_output = may_name_an_output(option, writes_checkpoints=writes)
+        if is_output or not value or value.startswith("-") or not is_literal(value):
             continue
         path = PurePath(value)
         if name in OPTION_WORDS["config"] and path.suffix.lower() in _CONFIG_SUFFIXES:
             yield Input("config", value)
-        elif name in OPTION_WORDS["checkpoint"] and _is_checkpoint(name, path, evaluates=evaluates):
+        elif name in OPTION_WORDS["checkpoint"] and _is_checkpoint(name, path, evaluates=evaluates, writes=writes):
             yield Input("checkpoint", value, may_be_output=not (evaluates or _RX.reads.search(name)))
     yield from find_named_data(words, evaluates=evaluates)
 
@@ -279,14 +288,14 @@ def _split_short_config(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield "--config", value
 
 
-def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:
+def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool, writes: bool) -> bool:
     # A run may find its own newest one there, or begin without it; but not below a directory that is nobody's output.
     is_own = _RX.newest.fullmatch(path.stem) and not (path.is_absolute() and _RX.loads.search(name))
     if not evaluates and (is_own or (is_output_place(str(path.parent)) and _RX.newest.fullmatch(path.stem))):
         return False
     if not evaluates and _is_written(name, path):
         return False
-    is_read = bool(_RX.loads.search(name)) or (evaluates and not is_output_place(str(path)))
+    is_read = bool(_RX.loads.search(name)) or (evaluates and not (writes and is_output_place(str(path))))
     return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and is_read)
 
 

@@ -50,10 +50,11 @@ def names_an_output(name: str) -> bool:
     return last in OPTION_WORDS["place"] and bool(OPTION_WORDS["output"] & set(words[:-1]))
 
 
-def may_name_an_output(option: str) -> bool:
+def may_name_an_output(option: str, *, writes_checkpoints: bool = True) -> bool:
     """Return whether an option, with its groups, may say that the program writes what it names: ``save.model_path``."""
     parts = option.lstrip("-+").replace("-", "_").lower().split(".")
-    return _RX.output_directory.fullmatch(parts[-1]) is not None or any(
+    is_read = not writes_checkpoints and parts[-1] in OPTION_WORDS["checkpoint"]
+    return (not is_read and _RX.output_directory.fullmatch(parts[-1]) is not None) or any(
         not OPTION_WORDS["write"].isdisjoint(part.split("_")) for part in parts
     )
 

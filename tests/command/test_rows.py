@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from mcp_server.command.habits import classify_launch
-from mcp_server.command.inputs import find_named_files
+from mcp_server.command.inputs import PlacedProgram, find_named_files
 from mcp_server.command.killers import find_killers
 from mcp_server.command.outputs import is_output_place, may_name_an_output, names_an_output
 from mcp_server.command.programs import find_entry, find_main, keeps_path, list_assignments, unwrap
@@ -45,10 +45,11 @@ SORTS: dict[str, Callable[[Sequence[str]], bool]] = {
     "task": lambda words: classify_launch(find_programs(words)[0]) == "training",
     "elsewhere": lambda words: starts_python(words) and find_main(words) == 0,
 }
+TRAINING = PlacedProgram(("python", "train.py"))
 OPTION_SORTS: dict[str, Callable[[str], bool]] = {
-    "config": lambda seen: [file.kind for file in find_named_files(seen.split(), evaluates=False)] == ["config"],
-    "checkpoint": lambda seen: [f.kind for f in find_named_files(seen.split(), evaluates=False)] == ["checkpoint"],
-    "data": lambda seen: [file.kind for file in find_named_files(seen.split(), evaluates=False)] == ["data file"],
+    "config": lambda seen: [file.kind for file in find_named_files(seen.split(), TRAINING)] == ["config"],
+    "checkpoint": lambda seen: [f.kind for f in find_named_files(seen.split(), TRAINING)] == ["checkpoint"],
+    "data": lambda seen: [file.kind for file in find_named_files(seen.split(), TRAINING)] == ["data file"],
     "input": lambda seen: not names_an_output(seen) and names_an_output(seen.replace("data.", "")),
     "output": names_an_output,
     "place": names_an_output,

@@ -171,6 +171,9 @@ python train.py model.output_dir=/data/none/x +work.model.path=/data/none/y
 python eval.py --log_dir /data/none/logs --save_checkpoint_path /data/none/x --checkpoint org/model
 python train.py --checkpoint_path /data/none/step_40 --eval_every 5
 python train.py --eval --checkpoint_path /data/none/outputs/run
+python train.py --eval --checkpoint_dir /data/none/ckpt
+python train.py --model_dir /data/none/m
+python eval.py --log_dir /data/none/l --save.ckpt_dir /data/none/s --policy_dir org/policy
 """
 
 
@@ -240,6 +243,10 @@ python eval.py --model_path /data/none/outputs/m | there is no model /data/none/
 python train.py --load /data/none/outputs/best.pt | there is no checkpoint /data/none/outputs/best.pt.
 python eval.py --ckpt_path /data/none/global_step_40 | there is no checkpoint /data/none/global_step_40.
 python eval.py runner.ckpt_path=/data/none | there is no checkpoint /data/none.
+python eval.py --checkpoint_dir /data/none | there is no checkpoint /data/none.
+python -m robots.evaluate runner.ckpt-dir=/data/none | there is no checkpoint /data/none.
+python eval.py --model_dir /data/none/m | there is no checkpoint /data/none/m.
+python eval.py --ckpt_path /data/none/outputs/run/global_step_40 | there is no checkpoint /data/none/outputs/run/g
 python train.py actor.checkpoint_load_path=/data/none/x | there is no checkpoint /data/none/x.
 python train.py runner.resume_dir=/data/none/global_step_40 | there is no checkpoint /data/none/global_step_40.
 python eval.py --model_path ./ckpts/step_901.pt | there is no model ./ckpts/step_901.pt in . | ckpts/step_900.pt
@@ -328,6 +335,8 @@ def test_parameters_name_files_as_the_command_does(project: Path) -> None:
     check("python train.py", project, params={"config": "configs/walker.yaml", "lr": 0.1, "save": "none.pt"})
     with pytest.raises(BadArgument, match=r"^params: there is no config configs/x\.yaml"):
         check("python train.py", project, params={"agent.config": "configs/x.yaml"})
+    with pytest.raises(BadArgument, match=r"^params: there is no checkpoint /data/none\."):
+        check("python eval.py", project, params={"checkpoint_dir": "/data/none"})
     check("cd tools && python train.py", project, params={"config": "configs/x.yaml"})
     check("./run.sh && python train.py", project, params={"config": "/none/x.yaml"})
 
