@@ -30,7 +30,7 @@ frameworks:  ## real trainings; RUNWARD_FRAMEWORKS_PYTHON names a Python with to
 conformance:  ## the official MCP suite over HTTP; needs Node 22 or newer and npm
 	$(PYTHON) -m tests.conformance
 
-clients:  ## Claude Code and Codex with a scripted model; RUNWARD_CLAUDE, RUNWARD_CODEX name them where they are not in PATH
+clients:  ## Claude Code, Codex, OpenCode with a scripted model; RUNWARD_CLAUDE … name them where they are not in PATH
 	$(PYTHON) -m tests.clients
 
 tmux-versions:  ## the tests about tmux on each version; TMUX_SOURCE is a clone of its repository

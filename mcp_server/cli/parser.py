@@ -240,7 +240,7 @@ def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser])
         verb.set_defaults(module=f"setup.{module}")
     installing.set_defaults(module="setup.install")
     for command in (installing, removing):
-        command.add_argument("client", choices=["claude", "codex", "inspector"])
+        command.add_argument("client", choices=["claude", "codex", "opencode", "inspector"])
         command.add_argument("--project", action="store_true", help="this directory's project instead of this user")
         command.add_argument("--yes", action="store_true", help="do not ask; changes are shown all the same")
     passed = "a variable that Codex shall pass on by name, e.g. of a secret; may be repeated"

@@ -14,6 +14,8 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import hold_lock
 
+WAKES = "RUNWARD_WAKES"
+"""A variable of servers and monitors whose client runs `runward monitor`: each line of it starts a turn."""
 _MOST_RUNS = 300
 
 

@@ -184,8 +184,7 @@ async def launch_run(
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
     warnings = [*drift, *(await _collect_warnings(ctx, run.spec) or ())]
     repeated = run.spec.created_at < begun_at and request.idempotency_key is not None
-    is_woken = await server.find_conversation(ctx) is not None
-    watch = WOKEN if is_woken else "Call wait_run."
+    watch = WOKEN if await server.is_woken(ctx) else "Call wait_run."
     return await run_in_thread(_describe, run, server, warnings, watch, repeated=repeated, verbose=arguments["verbose"])
 
 

@@ -167,7 +167,7 @@ async def launch_sweep(
         return StartedSweepAnswer(cells={}, **refusal)
     seen = {started.sweep.sweep_id: Cursor.at(started.sweep)}
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
-    is_woken = await server.find_conversation(ctx) is not None
+    is_woken = await server.is_woken(ctx)
     return _describe(started, server.store.sweeps.files_of(started.sweep).log, is_woken=is_woken)
 
 

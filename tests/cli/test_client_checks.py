@@ -15,7 +15,7 @@ from mcp_server.cli.setup.doctor import check_clients
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("bin", "project", ".claude", ".codex"):
         (tmp_path / name).mkdir()
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -39,6 +39,16 @@ def test_a_client_that_does_not_know_the_server_has_a_remedy(home: Path) -> None
         ("claude", "2.1.330 (Claude Code): does not know this server", "runward install claude"),
         ("codex", "version unknown: does not know this server", "runward install codex"),
     ]
+
+
+def test_opencode_with_two_plugins_starts_two_turns_for_each_news(home: Path) -> None:
+    program(home / "bin/opencode", "echo 1.18.33")
+    assert [each.remedy for each in check_clients()] == ["runward install opencode"]
+    own, of_project = home / ".config/opencode/plugins/runward.js", home / "project/.opencode/plugins/runward.js"
+    for path, remedy in ((own, ""), (of_project, "each news starts two turns: runward uninstall opencode")):
+        path.parent.mkdir(parents=True)
+        path.touch()
+        assert [each.remedy for each in check_clients()] == [remedy]
 
 
 def test_what_is_registered_and_allowed_is_named_without_secrets(home: Path) -> None:

@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setattr(module, "server_command", lambda *_: COMMAND)
@@ -391,6 +391,16 @@ def test_beside_the_plugin_claude_code_gets_no_second_server_and_codex_no_second
     entry = tomllib.loads(config.read_text())["mcp_servers"]["runward"]
     assert {"PYTHONPATH", "MUJOCO_GL", "WANDB_MODE"} <= set(entry["env_vars"])
     assert files(tmp_path / "home") == [".claude/settings.json", ".codex/config.toml"]
+
+
+@pytest.mark.parametrize("project", [True, False])
+def test_opencode_gets_one_file_with_server_and_wakes(run: Install, tmp_path: Path, project: bool) -> None:
+    assert run("opencode", project=project, yes=True) == 0
+    place = "project/.opencode" if project else "home/.config/opencode"
+    assert files(tmp_path) == [f"{place}/plugins/runward.js"]
+    assert 'const RUNWARD = ["/opt/venv/bin/runward"]\n' in (tmp_path / place / "plugins/runward.js").read_text()
+    assert run("opencode", project=project, yes=True, command="uninstall") == 0
+    assert files(tmp_path) == []
 
 
 # --- programs that are not there, and the Inspector

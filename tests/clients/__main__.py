@@ -1,8 +1,9 @@
-"""`python -m tests.clients`: the interactive Claude Code, and Codex, with a scripted model, as people meet them.
+"""`python -m tests.clients`: the interactive Claude Code, Codex, OpenCode with a scripted model, as people meet them.
 
 Needs Claude Code 2.1.330 or newer (`npm install @anthropic-ai/claude-code`), in PATH or in RUNWARD_CLAUDE, and tmux.
-Codex (`npm install @openai/codex`), in PATH or in RUNWARD_CODEX, is tried where it is installed. Nothing leaves this
-machine: the models are scripts on loopback, and the keys placeholders.
+Codex (`npm install @openai/codex`) and OpenCode (`npm install opencode-ai`), in PATH or in RUNWARD_CODEX and
+RUNWARD_OPENCODE, are tried where they are installed. Nothing leaves this machine: the models are scripts on loopback,
+and the keys placeholders.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from mcp_server.record.state import Run, posix
 from tests.clients.codex import try_declining, try_waking
+from tests.clients.opencode import try_waking as try_waking_opencode
 from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
 from tests.support.sandbox import Sandbox
 
@@ -104,6 +106,8 @@ def main() -> int:
     ]
     if codex := os.environ.get("RUNWARD_CODEX") or shutil.which("codex"):
         attempts += [(try_declining, codex), (try_waking, codex)]
+    if opencode := os.environ.get("RUNWARD_OPENCODE") or shutil.which("opencode"):
+        attempts += [(try_waking_opencode, opencode)]
     for attempt, program in attempts:
         with tempfile.TemporaryDirectory(prefix="runward-clients-") as place:
             sandbox = Sandbox(Path(place), f"runward-clients-{os.getpid()}")

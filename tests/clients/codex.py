@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.clients import loopback
 from tests.support.sandbox import Sandbox, until
 
 _LIMIT_S = 120
-_WAKES = int(os.environ.get("RUNWARD_WAKES", "6"))  # runs whose ends wake the model, one after the other
+WAKES = int(os.environ.get("RUNWARD_WAKE_COUNT", "6"))  # runs whose ends wake the model, one after the other
 _APPROVED = ("launch_run", "kill_run")
 
 
@@ -67,7 +68,7 @@ def try_waking(sandbox: Sandbox, codex: str) -> str:
         last = "".join(str(part.get("text")) for part in items[-1].get("content") or ())
         if last == "Launch a run" or last.startswith("runward: "):
             asked.append((time.time(), last))
-            if len(asked) <= _WAKES:
+            if len(asked) <= WAKES:
                 return _call("launch_run", command=f"read -r < {gate}; exit 3", name=f"run{len(asked)}")
         return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "My turn ends."}]}
 
@@ -85,20 +86,23 @@ def try_waking(sandbox: Sandbox, codex: str) -> str:
         variables = [f"{name}={value}" for name, value in environ.items()]
         place = ("-x", "150", "-y", "45", "-c", str(sandbox.path / "project"))
         sandbox.tmux("new-session", "-d", "-s", "codex", *place, "env", "-i", *variables, codex, "Launch a run")
-        for number in range(1, _WAKES + 1):
+        for number in range(1, WAKES + 1):
             until(lambda: _count_turns(sandbox) == number, f"turn {number}")  # noqa: B023
             if number % 2:
-                _kill_server(sandbox)
+                kill_server(sandbox)
             gate.write_text("\n")
             until(lambda: len(asked) > number, f"the wake by run {number}")  # noqa: B023
             run = next(run for run in sandbox.store.list_runs() if run.spec.name == f"run{number}")
             assert run.run_id in asked[number][1], asked[number]
             late_s.append(asked[number][0] - posix(str(run.ended_at)))
-    assert len(asked) == _WAKES + 1, "woken more than once by one run"
+    return describe_wakes("Codex", len(asked) - 1, late_s)
+
+
+def describe_wakes(client: str, count: int, late_s: Sequence[float]) -> str:
+    """Return how long after the ends of runs ``count`` turns began. AssertionError: there were more than ends."""
+    assert count == WAKES, "woken more than once by one run"
     middle, last = sorted(late_s)[len(late_s) // 2], max(late_s)
-    return (
-        f"An idle Codex was woken by {_WAKES} of {_WAKES} ends, once each: median {middle:.2f} s, longest {last:.2f} s."
-    )
+    return f"An idle {client}: {count} of {WAKES} ends woke it, once each, median {middle:.2f} s, longest {last:.2f} s."
 
 
 def _count_turns(sandbox: Sandbox) -> int:
@@ -110,9 +114,9 @@ def _count_turns(sandbox: Sandbox) -> int:
     )
 
 
-def _kill_server(sandbox: Sandbox) -> None:
+def kill_server(sandbox: Sandbox) -> None:
     """Kill the process that serves, whose parent starts another."""
-    servers = [each for each in sandbox.own_processes() if each.command.endswith("-m mcp_server serve")]
+    servers = [each for each in sandbox.own_processes() if each.command.endswith(" serve")]
     (worker,) = [each for each in servers if any(each.parent == other.pid for other in servers)]
     os.kill(worker.pid, signal.SIGKILL)
 

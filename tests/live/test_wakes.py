@@ -56,6 +56,19 @@ async def test_a_monitor_tells_each_news_once_and_none_that_was_answered(sandbox
             assert (await read_line(process)).startswith(f"runward: {last} finished"), "a stop of the agent is no news"
 
 
+async def test_a_monitor_ends_with_the_client_that_reads_it(sandbox: Sandbox) -> None:
+    with monitor(sandbox) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert await to_thread.run_sync(process.wait) == 0
+
+
+async def test_a_client_that_runs_a_monitor_is_told_to_end_its_turn(sandbox: Sandbox) -> None:
+    async with sandbox.agent(RUNWARD_WAKES="1") as agent:
+        launched = await agent.call("launch_run", command="sleep 60")
+        assert launched["next_step"].startswith("End your turn")
+
+
 async def test_news_start_a_turn_of_a_conversation_in_codex_also_when_its_server_has_gone(sandbox: Sandbox) -> None:
     (sandbox.path / "bin").mkdir()
     codex, told = sandbox.path / "bin" / "codex", sandbox.path / "told"

@@ -27,7 +27,7 @@ from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
 from mcp_server.cli.hosts import report_hosts
 from mcp_server.cli.setup import client_settings as settings
-from mcp_server.cli.setup.install import claude_directory, codex_config, find_plugin, read_user_entry
+from mcp_server.cli.setup.install import claude_directory, codex_config, find_plugin, opencode_plugin, read_user_entry
 from mcp_server.cli.tables import draw_table
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
@@ -268,7 +268,7 @@ class ClientState(NamedTuple):
 
 
 def check_clients() -> Iterator[ClientState]:
-    """Yield Claude Code and Codex as far as they are installed. Starts no server and prints no secret."""
+    """Yield Claude Code, Codex and OpenCode as far as they are installed. Starts no server and prints no secret."""
     project = Path.cwd()
     if version := _read_version("claude"):
         of_project = _read_json(project / ".mcp.json").get("mcpServers", {}).get(settings.NAME)
@@ -283,6 +283,12 @@ def check_clients() -> Iterator[ClientState]:
         rules = "launch_run needs no approval" if approval == "approve" else "asks before launch_run"
         entries = {"of this user": entry, "of this project": _read_codex(codex_config(project))}
         yield _describe("codex", version, entries, rules)
+    if version := _read_version("opencode"):
+        files = [str(path) for path in (opencode_plugin(None), opencode_plugin(project)) if path.exists()]
+        detail = f"{version}: {', '.join(files) or 'does not know this server'}"
+        remedy = "" if files else "runward install opencode"
+        double = "each news starts two turns: runward uninstall opencode"
+        yield ClientState("opencode", detail, double if files[1:] else remedy)
 
 
 def _describe(client: str, version: str, entries: dict[str, Any], rules: str) -> ClientState:

@@ -48,6 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     command = server_command(sys.executable, find_source())
     if client == "inspector":
         return _inspect(command, sure=sure)
+    if client == "opencode":
+        note = "starts this server, and a turn for each news of its runs"
+        text = (Path(__file__).parent / "opencode.js").read_text(encoding="utf-8")
+        text = text.replace('["runward"]', json.dumps(command[:-1]))
+        edit = Edit(opencode_plugin(project), project, partial(_as_is, text), note)
+        return 0 if apply_edits([edit], sure=sure) else 1
     plugin = find_plugin(client, project)
     if client == "codex":  # whose own entry takes the place of the plugin's
         return _install_codex(command, project, arguments, has_plugin=bool(plugin), sure=sure)
@@ -106,9 +112,13 @@ def _uninstall(client: str, project: Path | None, *, sure: bool) -> int:
     if client == "inspector":
         print("The Inspector keeps nothing of runward.")
         return 0
-    fine, lines = (True, []) if client == "codex" or project is not None else _find_unregistration()
-    if client == "codex":
-        changes: dict[Path, Callable[[str], str | None]] = {codex_config(project): settings.out_of_codex_toml}
+    fine, lines = _find_unregistration() if client == "claude" and project is None else (True, [])
+    changes: dict[Path, Callable[[str], str | None]] = {}
+    ours = dict[Path, str]()
+    if client == "opencode":
+        changes = {opencode_plugin(project): _remove_plugin}
+    elif client == "codex":
+        changes = {codex_config(project): settings.out_of_codex_toml}
         ours = {_codex_skills(project) / name / "SKILL.md": text for name, text in render_skills().items()}
     else:
         base = claude_directory(project)
@@ -137,6 +147,10 @@ def _remove_ours(ours: str, text: str) -> str | None:
     return None if text == ours else text
 
 
+def _remove_plugin(text: str) -> str | None:
+    return None if text.startswith("// runward in OpenCode") else text
+
+
 def _as_is(text: str, _: str) -> str:
     return text
 
@@ -162,6 +176,12 @@ def codex_config(project: Path | None) -> Path:
     """Return the path of Codex's settings of a project, or of this user."""
     own = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
     return (project / ".codex" if project else own) / "config.toml"
+
+
+def opencode_plugin(project: Path | None) -> Path:
+    """Return the path of runward's plugin in OpenCode, of a project or of this user."""
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
+    return (project / ".opencode" if project else own) / "plugins" / "runward.js"
 
 
 def _codex_skills(project: Path | None) -> Path:

@@ -5,8 +5,10 @@ It prints a line for each. Or it tells one conversation by a command, until no r
 
 import argparse
 import os
+import select
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import anyio
 from mcp_server.runs.wait.wakes import Positions, find_news, tell_news
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.told_news import ToldNews
+from mcp_server.store.told_news import WAKES, ToldNews
 from mcp_server.system.captured_run import run_captured
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.threads import run_in_thread
@@ -34,8 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     store = RunStore(home)
     if arguments.conversation is None:
         told = ToldNews(home, Path.cwd())
-        grace_s = _GRACE_S if os.environ.get(_TASKS_ARE_OFF) else _GRACE_OF_TASKS_S
-        anyio.run(tell_news, store, told, grace_s, _Printer(told).tell)
+        grace_s = _GRACE_S if os.environ.get(_TASKS_ARE_OFF) or os.environ.get(WAKES) else _GRACE_OF_TASKS_S
+        printer = _Printer(told)
+        threading.Thread(target=_end_with_reader, daemon=True).start()
+        anyio.run(tell_news, store, told, grace_s, printer.tell)
         return 0
     told = ToldNews(home, arguments.conversation)
     teller = _Messenger(told, arguments.words)
@@ -44,6 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
         anyio.run(tell_news, store, told, _GRACE_S, teller.tell, True)
         release_lock(lock)
     return 0
+
+
+def _end_with_reader() -> None:
+    """End the process once nobody reads its output: a client that was killed sends no signal."""
+    poll = select.poll()
+    poll.register(1, 0)
+    poll.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Printer:
@@ -58,14 +70,15 @@ class _Printer:
     async def tell(self, lines: Sequence[str], positions: Positions) -> None:
         """Pass the news on, and note them."""
         self._is_telling = True
-        if await self._pass_on(lines):
+        more = [f"runward: {len(lines) - _MOST_LINES} more. Call list_runs."] if lines[_MOST_LINES:] else []
+        if await self._pass_on("\n".join([*lines[:_MOST_LINES], *more])):
             await run_in_thread(self._told.note, positions)
         self._is_telling = False
         if self._is_called_off:
             os._exit(0)
 
-    async def _pass_on(self, lines: Sequence[str]) -> bool:
-        print("\n".join(lines), flush=True)
+    async def _pass_on(self, message: str) -> bool:
+        print(message, flush=True)
         return True
 
     def _end(self, *_: object) -> None:
@@ -81,9 +94,8 @@ class _Messenger(_Printer):
         super().__init__(told)
         self._command, self._failures, self._pause_s = command, 0, _FIRST_PAUSE_S
 
-    async def _pass_on(self, lines: Sequence[str]) -> bool:
-        more = [f"runward: {len(lines) - _MOST_LINES} more. Call list_runs."] if lines[_MOST_LINES:] else []
-        if await run_in_thread(self._send, "\n".join([*lines[:_MOST_LINES], *more])):
+    async def _pass_on(self, message: str) -> bool:
+        if await run_in_thread(self._send, message):
             self._failures, self._pause_s = 0, _FIRST_PAUSE_S
             return True
         self._failures += 1

@@ -35,7 +35,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.told_news import ToldNews
+from mcp_server.store.told_news import WAKES, ToldNews
 from mcp_server.store.wait_files import WaitFiles, WaitRecord
 from mcp_server.system.server_keeper import REPEATED
 from mcp_server.threads import run_in_thread
@@ -184,6 +184,10 @@ class ServerContext:
         if self.told is None or not ctx.request_context.meta:
             return None
         return await run_in_thread(self.conversations.find, ctx.request_context.meta)
+
+    async def is_woken(self, ctx: Call) -> bool:
+        """Return whether news of the caller's runs start its next turn."""
+        return bool(self.told and self.environ.get(WAKES)) or await self.find_conversation(ctx) is not None
 
     @cached_property
     def scalars(self) -> Scalars:
