@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -19,8 +19,11 @@ from mcp_server.system.files import is_shared_filesystem
 from mcp_server.system.lock_files import is_locked
 
 Found = TypeVar("Found")
+Heed = Callable[
+    [RunIndex, Sequence[tuple[Run, int]]], None
+]  # of ended runs with their inodes, once their rows are written
 
-_ROWS_AT_ONCE = 200  # written: a process that dies while it makes the index leaves those before to the next
+_ROWS_AT_ONCE = 500  # written: a process that dies while it makes the index leaves those before to the next
 _RETRY_S = 30.0  # until a file that could not be written is tried again
 # Linux notes the times of files by this clock, which moves every 4 or 10 ms: what has its present time may change once
 # more and look the same. Some filesystems note only whole seconds.
@@ -59,11 +62,17 @@ class Catalogue:
         self._unwritten: dict[str, Row] = {}  # of runs in ``_open``
         self._rows: dict[str, tuple[Run, Row]] = {}  # of live runs, as they were when they last changed
         self._own: object = None  # the rows and the hidden ids that the index was told last
+        self._fresh: list[tuple[Run, int]] = []  # those of ``_unwritten``, as they were read
+        self._heed: Heed | None = None
         self._retry_s = 0.0
 
-    def ask(self, question: Callable[[RunIndex], Found]) -> Found:
-        """Return the answer of the index once it says what the directories say."""
+    def ask(self, question: Callable[[RunIndex], Found], heed: Heed | None = None) -> Found:
+        """Return the answer of the index once it says what the directories say.
+
+        ``heed`` gets the ended runs that are read for it: what another module keeps of them need not read them again.
+        """
         with self._lock:
+            self._heed = heed
             for is_last in (False, False, True):
                 try:
                     return question(self._renew(is_last=is_last))
@@ -187,6 +196,7 @@ class Catalogue:
             return None
         if self._store.is_final(run):
             self._unwritten[run_id] = Row.of(run, inode)
+            self._fresh.append((run, inode))
             return None
         mark = ""
         if run.abandoned and run.spec.backend == "tmux" and not run.spec.mirror:
@@ -224,6 +234,7 @@ class Catalogue:
         return " ".join(words)
 
     def _write(self, index: RunIndex) -> None:
+        fresh, self._fresh = self._fresh, []
         if not (self._unwritten or self._stale) or time.monotonic() < self._retry_s:
             return
         stale = [run_id for run_id in self._stale if run_id not in self._unwritten]
@@ -236,6 +247,8 @@ class Catalogue:
             if row.mark:
                 self._marked[run_id] = (row.inode, row.mark)
         self._unwritten, self._stale = {}, []
+        if self._heed is not None and fresh:
+            self._heed(index, fresh)
 
 
 def is_settled(changed_ns: int, then_ns: int) -> bool:

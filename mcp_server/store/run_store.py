@@ -20,7 +20,7 @@ from mcp_server.record.run_processes import describe_unrecorded, find_unrecorded
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, fold
 from mcp_server.record.sweeps.sweep_state import Watched
-from mcp_server.store.catalogue import CLOCK_OF_FILES, Catalogue, is_settled
+from mcp_server.store.catalogue import CLOCK_OF_FILES, Catalogue, Heed, is_settled
 from mcp_server.store.run_index import Row, RunIndex, RunQuery, split_tags
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.sweep_store import SweepStore
@@ -246,9 +246,9 @@ class RunStore:
                     specs.append(self._read_spec(directory))
         return specs
 
-    def ask(self, question: Callable[[RunIndex], Kept]) -> Kept:
-        """Return the answer of the index once it says what the directories say."""
-        return self._catalogue.ask(question)
+    def ask(self, question: Callable[[RunIndex], Kept], heed: Heed | None = None) -> Kept:
+        """Return the answer of the index once it says what the directories say: see ``Catalogue.ask``."""
+        return self._catalogue.ask(question, heed)
 
     def one_look(self) -> contextlib.AbstractContextManager[None]:
         """Answer all questions about many runs that this thread asks in the block as of one moment."""

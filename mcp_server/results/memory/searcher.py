@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.results.notes import NOTED
+from mcp_server.record.state import Run
 from mcp_server.results.figures import choose_goal, has_direction, measure
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
 from mcp_server.results.memory.question import Bound, Question
@@ -23,6 +24,7 @@ from mcp_server.results.memory.vocabulary import Names, list_meant
 from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.tag_names import best_direction, match_tags
+from mcp_server.store.run_index import RunIndex
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import estimate_tokens, join_some, significant
 from mcp_server.text.near_names import find_near_names
@@ -163,8 +165,7 @@ class Searcher:
     # ---- what the memory lacks
     def remember_all(self) -> None:
         """Put into the memory what came since, and the runs that may change as they are now."""
-        self._forget_noted()
-        live = self._store.ask(lambda index: Memory.of(index).list_live())
+        live = self._store.ask(self._list_live, self._remember)
         while unknown := self._store.ask(lambda index: Memory.of(index).list_unknown()):
             for start in range(0, len(unknown), _AT_ONCE):
                 if start and time.monotonic() > self._deadline_s:
@@ -172,7 +173,7 @@ class Searcher:
                     self._notes.append(f"{left} older runs are not searched yet: the same call reads more.")
                     break
                 part = unknown[start : start + _AT_ONCE]
-                read = [self._read(run_id, inode) or Remembered(run_id, inode, (), "", {}) for run_id, inode in part]
+                read = [self._read_ended(run_id, inode) for run_id, inode in part]
                 self._store.ask(lambda index: Memory.of(index).put("main", read))  # noqa: B023 - called at once
             else:
                 continue  # what came meanwhile, or was lost with the index's file
@@ -180,21 +181,33 @@ class Searcher:
         current = [one for run_id, inode in live if (one := self._read(run_id, inode)) is not None]
         self._store.ask(lambda index: Memory.of(index).put_live(current))
 
-    def _forget_noted(self) -> None:
+    def _list_live(self, index: RunIndex) -> list[tuple[str, int]]:
+        self._forget_noted(Memory.of(index))
+        return Memory.of(index).list_live()
+
+    def _remember(self, index: RunIndex, runs: Sequence[tuple[Run, int]]) -> None:
+        """Remember runs that were just read for the index, as long as there is time."""
+        self._forget_noted(Memory.of(index))
+        if time.monotonic() < self._deadline_s:
+            Memory.of(index).put("main", [self._read_ended(run.run_id, inode, run) for run, inode in runs])
+
+    def _forget_noted(self, memory: Memory) -> None:
         """Forget the runs of which something was noted since they were remembered."""
         path = self._store.home.path / NOTED
         with contextlib.suppress(OSError):
-            size = path.stat().st_size
-            known = self._store.ask(lambda index: Memory.of(index).noted_bytes)
+            size, known = path.stat().st_size, memory.noted_bytes
             if size != known:
                 with path.open("rb") as file:
                     file.seek(known if known < size else 0)
                     ids = file.read().decode(errors="replace").split()
-                self._store.ask(lambda index: Memory.of(index).forget(ids, size))
+                memory.forget(ids, size)
 
-    def _read(self, run_id: str, inode: int) -> Remembered | None:
+    def _read_ended(self, run_id: str, inode: int, run: Run | None = None) -> Remembered:
+        return self._read(run_id, inode, run) or Remembered(run_id, inode, (), "", {})
+
+    def _read(self, run_id: str, inode: int, run: Run | None = None) -> Remembered | None:
         with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
-            return remember(self._store.observe(run_id), inode, self._store)
+            return remember(run or self._store.observe(run_id), inode, self._store)
         return None
 
     def _measure(self, metric: str, hits: Sequence[Hit], goal: str | None) -> dict[str, _Value]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.record.state import Run
 from mcp_server.results.memory.index import Memory
 from mcp_server.results.memory.question import read_question
 from mcp_server.results.memory.searcher import Searcher, list_kinds
@@ -109,6 +110,21 @@ def test_a_server_that_has_read_all_reads_again_what_was_forgotten_and_what_came
         first.count_states()  # writes the row
         expected |= {f"later-{number}"}
         assert ask(home, server) == expected
+
+
+def test_an_index_that_is_made_for_a_question_reads_each_record_once(
+    lab: tuple[Path, list[Facts]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, runs = lab
+    observe, observed = RunStore.observe, []
+
+    def note(store: RunStore, run_id: str) -> Run:
+        observed.append(run_id)
+        return observe(store, run_id)
+
+    monkeypatch.setattr(RunStore, "observe", note)
+    assert ask(home) == expect(runs)
+    assert sorted(observed) == sorted(run["id"] for run in runs)
 
 
 @pytest.mark.parametrize("pages", [22, 40])
