@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class User:
     uid: int
     path: Path
     socket: str
+    python: str
 
     @property
     def home(self) -> Path:
@@ -54,7 +56,7 @@ class User:
 
     @contextlib.asynccontextmanager
     async def agent(self, **environ: str) -> AsyncIterator[Agent]:
-        command, *words = self.words(sys.executable, "-m", "mcp_server")
+        command, *words = self.words(self.python, "-m", "mcp_server")
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "RUNWARD_TMUX_SOCKET": self.socket}
         env |= {"RUNWARD_HOME": str(self.state), "RUNWARD_LEASES": str(self.path / "leases"), **environ}
         server = StdioServerParameters(command=command, args=words, env=env, cwd=self.home)
@@ -62,19 +64,33 @@ class User:
             yield Agent(client)
 
 
+def _common_python(path: Path) -> str:
+    """Return an interpreter with the packages of this one, in an environment below ``path`` that all users can read.
+
+    One below a user's home can be read by nobody else; a system's Python of the same version stands in for it.
+    """
+    system = shutil.which(f"python{sys.version_info[0]}.{sys.version_info[1]}", path="/usr/local/bin:/usr/bin")
+    if system is None:
+        return sys.executable
+    subprocess.run([system, "-m", "venv", "--without-pip", path / "venv"], check=True)
+    (site,) = (path / "venv").glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    return str(path / "venv/bin/python")
+
+
 @pytest.fixture
 def users() -> Iterator[tuple[User, User]]:
     with tempfile.TemporaryDirectory(prefix="runward-users-") as path:
         Path(path).chmod(0o1777)
-        found = User(ALICE, Path(path), f"runward-test-{secrets.token_hex(4)}"), User(BOB, Path(path), "")
-        found[1].socket = found[0].socket
+        socket, python = f"runward-test-{secrets.token_hex(4)}", _common_python(Path(path))
+        found = User(ALICE, Path(path), socket, python), User(BOB, Path(path), socket, python)
         for user in found:
             user.home.mkdir()
             user.home.chmod(0o755)
             os.chown(user.home, user.uid, user.uid)
-        reads = [sys.executable, "-c", "import mcp_server, os, sys; os.stat(sys.executable)"]
+        reads = [python, "-c", "import mcp_server, os, sys; os.stat(sys.executable)"]
         if subprocess.run(found[0].words(*reads), cwd="/", capture_output=True, check=False).returncode:
-            pytest.skip("other users cannot read this interpreter")
+            pytest.skip("other users cannot read this checkout, or no interpreter of this version")
         yield found
         for user in found:
             subprocess.run(user.words("tmux", "-L", user.socket, "kill-server"), capture_output=True, check=False)
