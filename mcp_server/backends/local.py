@@ -93,11 +93,10 @@ class LocalBackend(Backend):
             LaunchFailed: tmux refused, or no event came in time.
         """
         fifo = await run_in_thread(_open_handover, directory)
-        argv: list[str] = []
         is_made, within_s = False, wait_longer(_STARTED_WITHIN_S)
         try:
+            argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
             with anyio.move_on_after(within_s):
-                argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
                 try:
                     await anyio.to_thread.run_sync(
                         partial(start_supervisor, spec.session, argv, server=spec.tmux_socket),
@@ -302,7 +301,7 @@ async def _capture(session: str, server: str, *, history: bool) -> list[str]:
 
 async def _explain_silence(spec: RunSpec, argv: Sequence[str], *, is_made: bool) -> str:
     """Return why a supervisor may not have started, as far as its command line ``argv`` and tmux say."""
-    for path in (argv[0], argv[-2]) if argv else ():
+    for path in (argv[0], argv[-2]):
         if not await run_in_thread(Path(path).exists):
             return f"its program {path} is missing"
     try:

@@ -16,9 +16,11 @@ import secrets
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from mcp_server.backends.zipapp import PACKAGE, read_sources
+from mcp_server.backends.zipapp import PACKAGE, Source, read_sources
 from mcp_server.system.files import open_private
 from mcp_server.system.lock_files import LOCK_NAME, share_lock, try_lock
 
@@ -28,6 +30,8 @@ _TRIES = 5  # of what another process may remove in the same moment
 _COPY = re.compile(rf"[0-9a-f]{{{_DIGITS}}}")
 _PART = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{8}")
 _MAIN = "__main__.py"
+_WRITERS = 8  # where each write takes long, most of it is waiting
+_COPIED_WITHIN_S = 10.0
 _ABANDONED_S = 3600.0  # the writer of a half-made copy of that age has exited
 
 _chosen: dict[Path, Path] = {}  # the program by the state directory
@@ -37,12 +41,15 @@ _choosing = threading.Lock()
 def supervisor_program(home: Path) -> Path:
     """Return the path of the supervisor's program in the state directory ``home``, copied there if it is missing.
 
-    Where it cannot be copied, that is the installed one.
+    Where it cannot be copied, that is the installed one, for all launches of this process where copying took too long.
     """
     try:
         return _copied_program(home)
-    except OSError:
-        return PACKAGE / "supervisor"
+    except OSError as error:
+        installed = PACKAGE / "supervisor"
+        if isinstance(error, TimeoutError):
+            _chosen[home] = installed
+        return installed
 
 
 def remove_unused_copies(home: Path) -> None:
@@ -107,28 +114,50 @@ def _hold(directory: Path) -> bool:
 
 
 def _copy(directory: Path) -> None:
-    """Copy the sources and what Python has compiled of them; other processes see all of it or nothing."""
+    """Copy the sources and what Python has compiled of them; other processes see all of it or nothing.
+
+    Raises:
+        TimeoutError: it took longer than 10 s; what was made lies there for `remove_unused_copies`.
+    """
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     part = directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")
+    give_up_s = time.monotonic() + _COPIED_WITHIN_S
     try:
-        for source in read_sources():
-            copy = part / PACKAGE.name / source.name
-            for missing in reversed([parent for parent in copy.parents if not parent.exists()]):
-                missing.mkdir(mode=0o700)
-            copy.write_bytes(source.content)
-            copy.chmod(0o600)
-            os.utime(copy, ns=(source.modified_ns,) * 2)  # the compiled file is valid for this time alone
-            if source.path.suffix != ".py":
-                continue
-            compiled, copy = (Path(importlib.util.cache_from_source(str(path))) for path in (source.path, copy))
-            copy.parent.mkdir(mode=0o700, exist_ok=True)  # a supervisor that compiles makes it readable by others
-            if compiled.exists():
-                shutil.copyfile(compiled, copy)
-                copy.chmod(0o600)
+        files = {part / PACKAGE.name / source.name: source for source in read_sources()}
+        for missing in sorted({above for copy in files for above in copy.parents} - {*part.parents}):
+            _stop_if_late(give_up_s)
+            missing.mkdir(mode=0o700)
+            (missing / "__pycache__").mkdir(mode=0o700)  # a supervisor that compiles makes it readable by others
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            for _ in writers.map(partial(_copy_source, give_up_s), files.values(), files):
+                pass
         try:
             part.rename(directory)
         except OSError:
             if not directory.exists():  # else another process was faster
                 raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if time.monotonic() < give_up_s:  # else its removal takes as long: it waits for `remove_unused_copies`
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _stop_if_late(give_up_s: float) -> None:
+    if time.monotonic() > give_up_s:
+        raise TimeoutError("the state directory takes too long to write to")
+
+
+def _copy_source(give_up_s: float, source: Source, copy: Path) -> None:
+    """Copy a source, and what Python has compiled of it."""
+    _stop_if_late(give_up_s)
+    _write(copy, source.content, source.modified_ns)
+    if source.path.suffix == ".py":
+        with contextlib.suppress(FileNotFoundError):
+            compiled = Path(importlib.util.cache_from_source(str(source.path))).read_bytes()
+            _write(Path(importlib.util.cache_from_source(str(copy))), compiled, source.modified_ns)
+
+
+def _write(path: Path, content: bytes, modified_ns: int) -> None:
+    with open(open_private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(content)
+        file.flush()
+        os.utime(file.fileno(), ns=(modified_ns,) * 2)  # the compiled file is valid for this time of its source alone

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.backends import supervisor_copy
-from mcp_server.backends.supervisor_copy import _copied_program, remove_unused_copies
+from mcp_server.backends.supervisor_copy import _copied_program, remove_unused_copies, supervisor_program
+from mcp_server.backends.zipapp import PACKAGE, read_sources
 from mcp_server.system.lock_files import LOCK_NAME
 
 pytestmark = pytest.mark.usefixtures("own_supervisor_copies")
@@ -90,6 +91,26 @@ def test_a_copy_that_is_removed_while_it_is_chosen_is_made_again(
     monkeypatch.setattr(supervisor_copy, "_hold", remove_first)
     assert _copied_program(tmp_path).exists()
     assert len(calls) == 2
+
+
+def test_where_copying_takes_too_long_the_installed_program_serves_and_no_launch_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_copy, "_COPIED_WITHIN_S", -1.0)
+    assert supervisor_program(tmp_path) == PACKAGE / "supervisor"
+    monkeypatch.undo()
+    assert supervisor_program(tmp_path) == PACKAGE / "supervisor"
+    assert not left(tmp_path)
+
+
+def test_a_copy_has_every_source_and_its_compiled_form_for_this_user_alone(tmp_path: Path) -> None:
+    copy = _copied_program(tmp_path).parents[1]
+    for source in read_sources():
+        copied = copy / PACKAGE.name / source.name
+        assert (copied.read_bytes(), copied.stat().st_mtime_ns) == (source.content, source.modified_ns)
+    for compiled in copy.rglob("*.pyc"):
+        assert compiled.read_bytes() == (PACKAGE / compiled.relative_to(copy / PACKAGE.name)).read_bytes()
+    assert {path.stat().st_mode & 0o777 for path in copy.rglob("*")} == {0o700, 0o600}
 
 
 @pytest.mark.parametrize("move", [False, True], ids=["removed", "moved"])
