@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from mcp_server.command.programs import CONTAINERS, ENDS_OTHERS, SHELLS, TEXT_PROGRAMS
-from mcp_server.command.python_texts import find_programs_of_python
+from mcp_server.command.python import find_programs_of_python
 from mcp_server.command.shell import parse
 from mcp_server.command.ssh_command import parse_ssh
 from mcp_server.command.started import Program, find_programs

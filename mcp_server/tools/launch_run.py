@@ -66,6 +66,9 @@ class Launched(Answer):
     signal: str | None = None
     stopped_by: str | None = None
     elapsed_s: float | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    metrics: dict[str, float | str] | None = None
     failure: Failure | None = None
     tail: list[str] | None = None
     name: str | None = None
@@ -273,8 +276,8 @@ def _describe(
     if run.ended:
         status = status_of(server.store, run, since=run.last_seq)
         tail = read_tail(server.store, run, _TAIL_LINES, _TAIL_BYTES)
-        names = ("attempt", "earlier", "exit_code", "signal", "stopped_by", "elapsed_s", "failure")
-        end = {name: getattr(status, name) for name in names}
+        ended_as = ("attempt", "earlier", "exit_code", "signal", "stopped_by", "elapsed_s", "failure")
+        end = {name: getattr(status, name) for name in (*ended_as, "step", "total_steps", "metrics")}
         answer = answer.model_copy(update={**end, "tail": tail or None})
     elif run.earlier:
         answer = answer.model_copy(update={"attempt": run.attempt, "earlier": run.earlier})

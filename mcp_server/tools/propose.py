@@ -1,8 +1,9 @@
 """propose: a change for an open sweep to try."""
 
+import contextlib
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +11,20 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, WithJsonSchema
 
 from mcp_server.answer import Answer
+from mcp_server.command.hydra import read_text
+from mcp_server.command.script_options import find_unknown_options
+from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.environment import mask_distinct_secrets
 from mcp_server.record.code.kept_sources import run_git
 from mcp_server.record.run_directory import now
+from mcp_server.record.script import command_text
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.trials import proposals, protection
+from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, find_like, list_proposals
 from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial, make_trial, read_trials
 from mcp_server.system.git_state import describe_git_error
@@ -42,6 +49,7 @@ class ProposalAnswer(Answer):
     like: list[str] | None = None
     live: list[str] | None = None
     queue: int
+    warnings: list[str] | None = None
     kept: KeptTrial
     next_step: str
 
@@ -125,11 +133,29 @@ def _capture(sweep: Sweep, text: str, given: Mapping[str, Any], base: str | None
     facts: dict[str, Any] = {"text": text, "base": parent.name, "commit": proposal.commit, "tree": proposal.tree}
     facts |= {"patch_id": proposal.patch_id, "files": list(proposal.files), "diff": proposal.diff}
     facts |= {"params": {**parent.params, **(given["params"] or {})}}
+    facts |= {"warnings": list(_doubt_options(seen.plan, facts["params"], proposal.commit))}
     if wrong:
         facts |= {"verdict": "invalid", "why": f"touches what is protected: {', '.join(wrong[:3])}"}
     elif not proposal.files and facts["params"] == dict(parent.params):
         facts |= {"verdict": "no_change", "why": f"nothing differs from {parent.name}"}
     return facts
+
+
+def _doubt_options(plan: OpenPlan, params: Mapping[str, Any], commit: str) -> Iterator[str]:
+    """Yield each of the parameters that the script of a commit has no option for."""
+    common, repository = plan.common, Path(plan.repository)
+    style = common.get("param_style") or RunSpec.param_style
+    own = {**(common.get("params") or {}), **params}
+    spec = RunSpec(command=common["command"], params=own, param_style=style)
+
+    def read(path: Path) -> str:
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            name = path.resolve().relative_to(repository.resolve())
+            return run_git(str(repository), "show", f"{commit}:./{name}").decode(errors="replace")
+        return ""
+
+    cwd = repository / (common.get("cwd") or "")
+    yield from find_unknown_options(parse(command_text(spec)), cwd, read if commit else read_text)
 
 
 def _find_base(seen: OpenSweep, given: Mapping[str, Any], base: str | None) -> OpenTrial:
@@ -165,7 +191,7 @@ def _add(store: RunStore, sweep_id: str, change: dict[str, Any], again: bool, dr
     key = change["key"]
     first = next((name for name, facts in files.items() if key is not None and facts.get("key") == key), None)
     same = next((t for t in trials.values() if (t.tree or None, dict(t.params)) == (new.tree, dict(new.params))), None)
-    verdict, diff = change.get("verdict"), change.pop("diff")
+    verdict, diff, warnings = change.get("verdict"), change.pop("diff"), change.pop("warnings")
     if verdict is None and same is not None and not again:
         verdict = "repeat"
         change |= {"verdict": verdict, "why": f"the same as {line_of_trial(same, with_why=same.verdict is not None)}"}
@@ -179,7 +205,8 @@ def _add(store: RunStore, sweep_id: str, change: dict[str, Any], again: bool, dr
         if seen.plan.base:
             proposals.save_ref(Path(seen.plan.repository), seen.plan.branch, name, new.commit)
     queue = sum(trial.is_queued for trial in trials.values()) + (name is not None and verdict is None and first is None)
-    return _describe(seen, trials, new, name, verdict, change.get("why"), queue)
+    answer = _describe(seen, trials, new, name, verdict, change.get("why"), queue)
+    return answer.model_copy(update={"warnings": (verdict is None and warnings) or None})
 
 
 def _check_budget(seen: OpenSweep) -> None:

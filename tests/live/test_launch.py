@@ -232,13 +232,14 @@ async def test_a_repeated_key_returns_the_first_run_from_any_server(sandbox: San
 async def test_a_short_command_answers_with_its_end_and_its_output(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         failed = await agent.call("launch_run", command="seq 3; echo 'KeyError: lr' >&2; exit 7", wait_s=60)
-        fine = await agent.call("launch_run", command="echo 42", name="answer", wait_s=60)
+        fine = await agent.call("launch_run", command="echo 42; echo step 3/3 loss 0.5", name="answer", wait_s=60)
         both = [str(run["run_id"]) for run in (failed, fine)]
         again = await agent.call("wait_run", run_ids=[*both, await agent.launch("sleep 300")], timeout_s=0)
     assert (failed["state"], failed["exit_code"], failed["failure"]["kind"]) == ("failed", 7, "python_error")
     assert failed["tail"] == ["1", "2", "3", "KeyError: lr"]
     assert failed["next_step"] == "read_log has all output."
-    assert (fine["state"], fine["exit_code"], fine["tail"]) == ("finished", 0, ["42"])
+    assert (fine["state"], fine["exit_code"], fine["tail"]) == ("finished", 0, ["42", "step 3/3 loss 0.5"])
+    assert (fine["step"], fine["total_steps"], fine["metrics"]) == (3, 3, {"loss": 0.5})
     assert again["reason"] == "heartbeat", "the ends were answered, so they are no news"
 
 

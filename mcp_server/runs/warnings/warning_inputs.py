@@ -15,6 +15,7 @@ from mcp_server.backends.slurm.batch_script import warn_of_directives
 from mcp_server.command.killers import find_warnings
 from mcp_server.command.outputs import RUN_NAMES, find_in_command, list_redirected, resumes, warn_of_redirection
 from mcp_server.command.programs import PYTHON_LAUNCHERS, SETS_VARIABLES, SHELLS, TEXT_PROGRAMS
+from mcp_server.command.script_options import find_unknown_options
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.command.started import Program, find_programs
 from mcp_server.command.texts import MAKE, find_makefile, select_recipes
@@ -23,7 +24,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import GpuRequest, parse_gpus
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
-from mcp_server.record.script import format_arguments
+from mcp_server.record.script import command_text, format_arguments
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.recovery.changes import describe_halving
@@ -160,6 +161,7 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
             warnings += warn_of_directives(spec, scripts)
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
+        warnings += warn_of_options(spec)
         home = store.home
         warnings += warn_of_shared_outputs(spec, store.list_specs(RunQuery("live")))
         if spec.like and spec.result_dir and spec.result_dir.endswith(f"-{spec.run_id}"):
@@ -171,6 +173,11 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
         return list(dict.fromkeys([*warnings, *_warn_of_gpus(spec, environ)]))
     except Exception as error:  # a launch never fails for a warning
         return [f"What to warn of could not be found out: {error!r}."]
+
+
+def warn_of_options(spec: RunSpec) -> list[str]:
+    """Return a warning for each option of ``spec`` that its script does not have. Reads the script; not a far one."""
+    return [] if spec.mirror else list(find_unknown_options(parse(command_text(spec)), Path(spec.cwd)))
 
 
 class _Script(NamedTuple):

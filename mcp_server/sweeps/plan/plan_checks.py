@@ -8,9 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mcp_server.command.hydra import is_function, read_text, takes_settings, unfold
-from mcp_server.command.inputs import find_arguments, find_placed_programs
+from mcp_server.command.hydra import is_function, takes_settings, unfold
+from mcp_server.command.inputs import find_arguments
 from mcp_server.command.outputs import find_in_command
+from mcp_server.command.script_options import read_options, read_script
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import command_text, takes_arguments
@@ -20,8 +21,6 @@ from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.sweeps.plan.plan import LABELS, find_seeds
 from mcp_server.text.equal_settings import Place
 
-_MOST_MODULES = 8  # modules: of one line that imports
-_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
 _OWN_VALUE = "Give each a value of its own, e.g. a seed."
 _OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 _MODE = re.compile(r"hydra[.]mode=(?:RunMode[.])?MULTIRUN", re.IGNORECASE)
@@ -78,8 +77,7 @@ def spell_switches(cell: Cell) -> Cell:
     """Return ``cell`` with its parameters that are false or null as its program's own parser takes them.
 
     A flag cannot say false: where the script is read and has ``store_true``, it is left out; with
-    ``BooleanOptionalAction`` or an option ``--no-NAME`` it is that; an option with a value gets ``false``. Reads the
-    script, never runs it, ``--help`` neither: imports of a training may take a minute, GPUs, or write files.
+    ``BooleanOptionalAction`` or an option ``--no-NAME`` it is that; an option with a value gets ``false``.
 
     Raises:
         BadArgument: how the program takes it is not known; names the three forms.
@@ -90,41 +88,23 @@ def spell_switches(cell: Cell) -> Cell:
     if not open_names or not command or takes_hydra_settings(launch):
         return cell
     cwd = Path(str(launch.get("cwd") or ".")).expanduser()
-    text = "" if launch.get("host") else read_script(command, cwd)
+    options = {} if launch.get("host") else read_options(*read_script(parse(command), cwd)).defined
     spelled: dict[str, Any] = {}
     for name, value in params.items():
-        spelled.update(_spell(name, value, text) if name in open_names else {name: value})
+        spelled.update(_spell(name, value, options) if name in open_names else {name: value})
     return replace(cell, launch={**launch, "params": spelled})
 
 
-def read_script(command: str | Sequence[str], cwd: Path) -> str:
-    """Return the text of the Python script that a command runs, with that of modules beside it that it imports."""
-    programs = find_placed_programs(parse(command))
-    if not programs:
-        return ""
-    script = programs[-1].find_file(cwd)
-    text = read_text(script) if script else ""
-    lines = (re.findall(r"\w+", line[1]) for line in _IMPORT.finditer(text))
-    modules = dict.fromkeys(name for names in lines for name in names[:_MOST_MODULES])
-    beside = [script.with_name(f"{name}.py") for name in modules if script and name != script.stem]
-    return "\n".join([text, *(read_text(module) for module in beside if module.is_file())])
-
-
-def _spell(name: str, value: bool | None, script: str) -> dict[str, Any]:
-    flag = re.escape(name)
-    # The call that defines the option, up to the next one.
-    option = re.search(rf"""["']--{flag}["'](.*?)(?=add_argument\(|\.option\(|\Z)""", script, re.DOTALL)
-    definition = option[1].partition("\n\n")[0] if option else ""
+def _spell(name: str, value: bool | None, options: Mapping[str, str]) -> dict[str, Any]:
+    definition = options.get(name, "")
     if value is None:
-        if option and "required=True" not in definition and re.search(r"default\s*=\s*(?!None\b)", definition) is None:
+        if definition and not re.search(r"required=True|default\s*=\s*(?!None\b)", definition):
             return {name: None}  # what it is without the option
-    elif option and "store_true" in definition and not re.search(r"default\s*=\s*True", definition):
+    elif "store_true" in definition and not re.search(r"default\s*=\s*True", definition):
         return {name: False}
-    elif re.search(rf"""["']--no-{flag}["']|["']--{flag}/--no-{flag}["']""", script) or (
-        option and "BooleanOptionalAction" in definition
-    ):
+    elif f"no-{name}" in options or "BooleanOptionalAction" in definition:
         return {f"no-{name}": True}
-    elif option and re.search(r"type\s*=\s*(?!bool\b)", definition):
+    elif re.search(r"type\s*=\s*(?!bool\b)", definition):
         return {name: "false"}
     word = "null" if value is None else "false"
     raise BadArgument(
@@ -206,7 +186,8 @@ def _read_scripts() -> Callable[[Cell], str]:
     def read(cell: Cell) -> str:
         key = cell.phase, cell.variant
         if key not in texts:
-            texts[key] = read_script(cell.launch["command"], Path(str(cell.launch.get("cwd") or ".")).expanduser())
+            cwd = Path(str(cell.launch.get("cwd") or ".")).expanduser()
+            texts[key] = "\n".join(read_script(parse(cell.launch["command"]), cwd))
         return texts[key]
 
     return read

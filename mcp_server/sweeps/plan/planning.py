@@ -27,6 +27,7 @@ from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, requests_gpus
 from mcp_server.runs.launch.launch import rehearse
 from mcp_server.runs.launch.resolve import apply_host_defaults
+from mcp_server.runs.warnings.warning_inputs import warn_of_options
 from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan.cell_code import plan_copies
@@ -121,6 +122,7 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
     warnings = (
         *_list_warnings(spec.cells),
         *_name_unfilled(spec.cells),
+        *await run_in_thread(_doubt_options, spec.cells, checked),
         *shared,
         *tighter,
         *_doubt_metric(spec, goal),
@@ -187,6 +189,16 @@ def _name_unfilled(cells: Sequence[Cell]) -> Iterator[str]:
     if names:
         listed = ", ".join(f"{{{name}}}" for name in names)
         yield f"{listed}: no parameter of this name; the program gets it as it is written."
+
+
+def _doubt_options(cells: Sequence[Cell], checked: Mapping[str, RunSpec]) -> list[str]:
+    """Return which parameters of cells their scripts have no option for."""
+    runs = list(checked.values())
+    for launch in (cell.launch for cell in cells if cell.launch.get("command") and runs):
+        params = launch.get("params") or {}
+        runs.append(replace(runs[0], command=launch["command"], params=params, cwd=launch.get("cwd") or runs[0].cwd))
+    differing = [*{repr((run.command, run.cwd, sorted(run.params))): run for run in runs}.values()]
+    return list(dict.fromkeys(doubt for run in differing[:_MOST_REHEARSED] for doubt in warn_of_options(run)))
 
 
 def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
