@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -201,12 +201,13 @@ class _LogReader:
     def _take(self, data: bytes) -> None:
         for line in split_lines(data.decode(errors="replace")):
             readings = self._progress.read_lines([line])
-            if self._rows and not is_row(line):
+            is_row_of_names = self._progress.is_row_of_names
+            if self._rows and not is_row_of_names:
                 self._take_rows()
-            step = readings[0].at if readings else self._progress.step_between
+            step = readings[-1].at if readings else self._progress.step_between
             if not self._progress.first_step_seen:
                 self._baseline.read(line)
-            if is_row(line):
+            if is_row_of_names:
                 self._rows.append((line, readings, self._progress.first_step_seen))
             elif self._progress.first_step_seen or step == 0:
                 self._take_line(line, readings, step)
@@ -218,12 +219,13 @@ class _LogReader:
             if is_after_first or self._progress.table_step is not None:
                 self._take_line(row, readings, self._progress.table_step)
 
-    def _take_line(self, line: str, readings: Iterable[MetricLine], step: int | None) -> None:
+    def _take_line(self, line: str, readings: Sequence[MetricLine], step: int | None) -> None:
         if self._progress.is_between_jobs:
             return  # settings of the next one
         for reading in readings:
             is_bar = reading.step is not None  # draws the last evaluation again and again
-            _add(self._points, step, (pair for pair in reading.metrics.items() if not is_bar or self._is_new(*pair)))
+            at = step if reading is readings[-1] else reading.at  # the last is of this line
+            _add(self._points, at, (pair for pair in reading.metrics.items() if not is_bar or self._is_new(*pair)))
         if not is_quoted(line):
             _add(self._printed, step, _find_own_names(line).items())
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import functools
 import operator
 import re
+from collections import deque
 from collections.abc import Iterable
 
 from mcp_server.diagnosis.progress.custom_loops import read_counted
 from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
+    EPOCH,
     HELD_OUT,
     MAX_COUNT,
+    QUALITY,
     NamedValue,
+    ValueName,
     classify_name,
+    parse_integer,
 )
 from mcp_server.diagnosis.progress.step_counters import StepReading
+from mcp_server.record.scalar_files import FEWEST_COUNTED, find_counter
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
@@ -25,6 +31,16 @@ _RX = read_patterns("diagnosis/progress/patterns", "tables")
 _SIGNS = ("|", "│", "┃")
 _CELLS = compile_lazily(r"[|│┃]")
 _NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
+# A count that begins a row, perhaps behind a sign; the cells of a row: `3/12`, `0.41`, `98.2%`, `00:12`, `5.1s`, a gap.
+_ROW = compile_lazily(r"\s{0,40}[|│┃]?\s{0,20}\d[\d,]{0,14}(?:\s?/\s?\d+)?\s*(?:[|│┃\t]|\s\S)")
+_FIGURE = compile_lazily(r"[-+]?\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)")
+_COUNT = compile_lazily(r"(\d[\d,]*)(?:\s?/\s?(\d+))?")
+_CELL = compile_lazily(
+    r"[-+]?\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:%|\s?m?s|[mh])?|[-+]?(?:nan|inf)|\d+\s?/\s?\d+|\d+(?::\d+)+|-+|#na#|[nN]/[aA]|None"
+)
+_RULE = compile_lazily(r"[-=+|│┃─━═┼╪:\s]*$")
+_HEADER_LINES = 3  # above a row of numbers, rules not counted
+_MAX_COLUMN_CHARS = 40
 _TRIAL_KEY = "rllib"  # of the counter: other lines of Ray Tune count the same iterations
 _TRIAL_BORDERS = ("|", "│", "+", "├", "╰", "╭")
 _BETWEEN_TRIAL_CELLS = compile_lazily(r"\s*[|│]\s*|\s{2,}")
@@ -34,6 +50,9 @@ _MAX_TRIALS = 1_000
 def is_row(line: str) -> bool:
     """Whether ``line`` is a row of a drawn table."""
     return line.startswith(_SIGNS) or (line.startswith(" ") and line.lstrip().startswith(_SIGNS))
+
+
+_Row = tuple[StepReading | None, list[NamedValue]]  # the count and the measures of a row
 
 
 class DrawnTable:
@@ -78,6 +97,109 @@ class DrawnTable:
 def read_cells(line: str) -> list[str]:
     """Return the cells of a table of columns that blanks separate."""
     return re.split(r"\s{2,}", line.strip())
+
+
+class ColumnTables:
+    """Tables of columns below a header of names: a row of numbers below it is a step, if one of them counts.
+
+    A column counts by its name, or as in files: it rises by 1 in each row. ``restarts``: how many headers came again
+    with a count that began anew, as each training of fastai prints one. ``earlier``: lines that prove to be rows now.
+    """
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self.earlier: list[tuple[str, _Row]] = []
+        self._above: deque[str] = deque(maxlen=_HEADER_LINES)
+        self._columns: list[str] = []
+        self._counter: int | None = None
+        self._rows: list[tuple[str, list[str]]] = []  # that no column counts yet
+        self._last = -1
+
+    def read_line(self, line: str) -> _Row | None:
+        """Return the count and the metrics of a row, without a step 0; None for any other line."""
+        self.earlier = []
+        row = _read_numbers(line) if _ROW.match(line) else None
+        if row is None:
+            if not _RULE.match(line):
+                self._above.append(line)
+            return None
+        if self._above and (header := self._find_header(len(row))):
+            self._open(header, row)
+        self._above.clear()
+        if len(row) != len(self._columns):
+            return None
+        if self._counter is None:
+            self._rows = [*self._rows[1 - FEWEST_COUNTED :], (line, row)]
+            self._counter = self._find_counter()
+            if self._counter is not None:
+                read = [(former, self._read_row(cells)) for former, cells in self._rows[:-1]]
+                self.earlier = [(former, found) for former, found in read if found is not None]
+        return self._read_row(row)
+
+    def _find_counter(self) -> int | None:
+        rows = [[cell.replace(",", "") for cell in row] for _, row in self._rows]
+        known = [n for n, cells in enumerate(zip(*rows)) if all(map(_FIGURE.fullmatch, cells))]
+        names = [self._columns[n] for n in known]
+        name = find_counter(names, [[cells[n] for n in known] for cells in rows])
+        return known[names.index(name)] if name else None
+
+    def _open(self, columns: list[str], row: list[str]) -> None:
+        """Begin the table of these columns, or go on with it where its header is printed again."""
+        if columns != self._columns:
+            self._columns, self._rows, self._last = columns, [], -1
+            names = [classify_name(column) for column in columns]
+            self._counter = next((n for n, name in enumerate(names) if name is not None and name.bits & COUNTS), None)
+        elif self._counter is not None and (count := _COUNT.fullmatch(row[self._counter])) is not None:
+            self.restarts += parse_integer(count[1]) <= self._last
+
+    def _find_header(self, cells: int) -> list[str]:
+        """Return the names of so many columns in the nearest line above that has them, empty without one."""
+        for line in reversed(self._above):
+            for split in (_split_cells, str.split):
+                names = split(line)
+                if len(names) == cells and all(_is_column(name) for name in names) and len(set(names)) == cells:
+                    return names
+        return []
+
+    def _read_row(self, row: list[str]) -> _Row | None:
+        if self._counter is None or (match := _COUNT.fullmatch(row[self._counter])) is None:
+            return None
+        name, count = classify_name(self._columns[self._counter]), parse_integer(match[1])
+        cells = zip(self._columns, row)
+        values = [
+            (
+                classify_name(column) or ValueName(column.lower(), QUALITY, None),
+                float(cell.rstrip("%").replace(",", "")),
+                "",
+            )
+            for n, (column, cell) in enumerate(cells)
+            if n != self._counter and _FIGURE.fullmatch(cell)
+        ]
+        if not any(not measured.bits & COUNTS for measured, _, _ in values):
+            return None
+        self._last, total = count, parse_integer(match[2]) if match[2] else None
+        if name is not None and name.bits & EPOCH:
+            return StepReading(CounterRank.EPOCH, "epoch of a row", epoch=count, epochs=total), values
+        reading = StepReading(CounterRank.STEP, "step of a row", count, total) if count else None
+        return reading, values
+
+
+def _split_cells(line: str) -> list[str]:
+    """Return the cells of a line: between signs or tabs where it has them, else between two blanks."""
+    if (sign := next((sign for sign in (*_SIGNS, "\t") if sign in line), None)) is not None:
+        return [cell.strip() for cell in line.strip(f" {sign}\r\n").split(sign)]
+    return read_cells(line)
+
+
+def _read_numbers(line: str) -> list[str] | None:
+    """Return the cells of a line that holds numbers, durations and gaps alone, at least two of them."""
+    cells = _split_cells(line)
+    cells = cells if len(cells) > 1 else line.split()
+    return cells if len(cells) > 1 and all(_CELL.fullmatch(cell) for cell in cells) else None
+
+
+def _is_column(name: str) -> bool:
+    return 0 < len(name) <= _MAX_COLUMN_CHARS and _CELL.fullmatch(name) is None and name[-1] not in ":,.;"
 
 
 class TrialTables:

@@ -33,6 +33,7 @@ from mcp_server.diagnosis.progress.named_values import (
     HELD_OUT,
     LOSS,
     MAX_COUNT,
+    QUALITY,
     REWARD,
     NamedValue,
     as_held_out,
@@ -44,7 +45,7 @@ from mcp_server.diagnosis.progress.planned_totals import PlannedTotals
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
-from mcp_server.diagnosis.progress.tables import DrawnTable, TrialTables, is_row, read_cells, read_row
+from mcp_server.diagnosis.progress.tables import ColumnTables, DrawnTable, TrialTables, is_row, read_cells, read_row
 from mcp_server.text.regex import compile_lazily, compile_pattern, first_group
 from mcp_server.text.rows import read_patterns
 
@@ -55,6 +56,7 @@ _MAX_HEADLINES, _MAX_HEADING_CHARS = 4, 300
 _EVALUATED_LINES = 30  # below its heading
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 _WARNS = compile_lazily(r":\d+: \w*Warning: ")
+_OWN = LOSS | REWARD | QUALITY | HELD_OUT  # measures, shown by their own names where no other is
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 
@@ -126,15 +128,16 @@ class ProgressTracker:
         self._last_format: StepFormat | None = None
         self._last_was_bar = False
         self._open_table: StepFormat | None = None
-        self._table_head: re.Pattern[str] | None = None
         self._columns: list[str] = []  # of the table
-        self._trial_tables = TrialTables()
+        self._trial_tables, self._tables = TrialTables(), ColumnTables()
+        self._row: tuple[StepReading | None, list[NamedValue]] | None = None  # of columns: this line
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
         self._new_bar: tuple[ProgressBar, str] | None = None
         self._lines_before: deque[str] = deque(maxlen=2)
         self._line_above = ""
         self._drawn_table: DrawnTable | None = None
         self.table_step: int | None = None  # of the last drawn table that ended
+        self.is_row_of_names = False  # the last line: a row of a drawn table whose numbers are of one step
 
     @property
     def step(self) -> int | None:
@@ -184,13 +187,19 @@ class ProgressTracker:
 
     def read_lines(self, lines: Iterable[str], at_s: float = 0.0) -> list[MetricLine]:
         """Read ``lines``, which arrived at ``at_s`` (monotonic seconds), and return those with a step or metrics."""
-        metric_lines = []
+        metric_lines: list[MetricLine] = []
         for line in lines:
             match = self._search_user(line) if self._search_user is not None else None
             if match is not None:
                 self._note_first_step(line)
             advances = self.advances
+            row = self._tables.read_line(line)
+            for former, earlier in self._tables.earlier:
+                self._row = earlier
+                metric_lines += filter(None, [self._read_other_line(former, "", at_s)])
+            self._row = row
             in_table = self._note_row(line, at_s) or self._open_table is not None or self._trial_tables.is_open
+            in_table = in_table or self._row is not None
             is_candidate = match is not None or in_table or may_show_progress(line)
             if is_candidate and line[:2] == "  " and _WARNS.search(self._line_above):
                 is_candidate = False  # Python prints the source line below a warning
@@ -231,8 +240,9 @@ class ProgressTracker:
         return leader is not None and (leader.is_complete or (self.step or 0) + 1 >= (self.total_steps or MAX_COUNT))
 
     def _note_row(self, line: str, at_s: float) -> bool:
-        """Return whether ``line`` is a row of a drawn table. One that is none ends the table above it."""
-        if is_row(line):
+        """Return whether ``line`` is a row of a table of names. One that is none ends the table above it."""
+        self.is_row_of_names = self._row is None and is_row(line)
+        if self.is_row_of_names:
             self._drawn_table = self._drawn_table or DrawnTable()
             return True
         if (table := self._drawn_table) is not None:
@@ -262,7 +272,7 @@ class ProgressTracker:
                 return self._read_bar(bar, line, at_s)
             for header, step_format in TABLE_FORMATS:
                 if header.search(line):
-                    self._open_table, self._table_head, self._columns = step_format, header, read_cells(line)
+                    self._open_table, self._columns = step_format, read_cells(line)
             if len(self._unmatched_templates) >= _MAX_TEMPLATES:
                 self._unmatched_templates.clear()
             if len(template) <= _MAX_TEMPLATE_CHARS:
@@ -270,10 +280,8 @@ class ProgressTracker:
         return self._read_other_line(line, template, at_s)
 
     def _read_other_line(self, line: str, template: str, at_s: float) -> MetricLine | None:
-        if self._table_head is not None and self._columns == read_cells(line) and self._open_table is not None:
-            self._jobs += self._open_table.zero  # each training of fastai has a table of its own, from epoch 0
         table = self._drawn_table
-        reading, values = self._custom_loop.read_line(
+        reading, values = self._row or self._custom_loop.read_line(
             line, template, self._lines_before[-1] if self._lines_before else "", is_row=table is not None
         )
         if table is not None:
@@ -439,7 +447,8 @@ class ProgressTracker:
             return MetricLine(None, metrics, line, round=self.round, at=self._find_step(None, line))
         former_round = self.round
         reading = self._planned.complete(reading)
-        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s, self._jobs)
+        jobs = self._jobs + self._tables.restarts
+        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s, jobs)
         self.is_between_jobs, self._evaluated_lines = False, 0
         if any(name.bits & (LOSS | REWARD) for name, _, _ in values):
             self._lead.note_losses()
@@ -470,6 +479,7 @@ class ProgressTracker:
         metrics = {}
         losses = [name.text for name, _, _ in values if name.bits & LOSS]
         own_loss = losses[0] if len(losses) == 1 and "loss" not in self.metrics else None  # `denoise_mse`
+        has_headline = any(name.headline for name, _, _ in values)
         for name, value, _ in values:
             # A number that is neither NaN nor infinite minus itself is 0.
             if name.bits & COUNTS or (value - value != 0 and is_remark(line, name.text)):
@@ -482,7 +492,8 @@ class ProgressTracker:
                 is_test = "test" in name.text or ("test" in line.lower() and "val" not in line.lower())
                 is_last = is_test and self._has_validation  # of the best model, after training
                 self._has_validation = self._has_validation or not is_test
-            shown = name.headline or (own_loss if name.text == own_loss and is_counted else None)
+            is_own = is_counted and (name.text == own_loss or (self._row is not None and not has_headline))
+            shown = name.headline or (name.text if is_own and name.bits & _OWN else None)
             if shown and not is_last and (is_counted or shown != "error"):
                 self._keep_headline(shown, value)
         return metrics
