@@ -105,6 +105,7 @@ def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
 def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
     """Return the last number that a log has by this name, with or without steps; ``after``: below this line alone.
 
+    Somebody has said the name, so a space is enough before its number, as ``print("val_loss", 0.5)`` writes it.
     None without any, or where the log cannot be read. NaN and infinity are numbers here.
     """
     try:
@@ -117,7 +118,8 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
         marks = [number for number, line in enumerate(lines) if line.strip() == after]
         lines = lines[marks[-1] + 1 :] if marks else []
     for line in reversed(lines):
-        named = _find_own_names(line)
+        spaced = {each["name"]: float(each["value"]) for each in _RX.spaced_value.finditer(line)}
+        named = {**spaced, **_find_own_names(line)}
         if found := match_tags(name, named):
             return named[found[-1]]
     return None

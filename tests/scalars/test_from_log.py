@@ -10,7 +10,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import Outputs, WrittenFile, write_outputs
 from mcp_server.scalars import from_log
-from mcp_server.scalars.from_log import read_log_metrics
+from mcp_server.scalars.from_log import read_log_metrics, read_printed_value
 from mcp_server.store.attribution.timed_search import TimedSearch
 
 STEPS = [f"step {step}/9 loss: {1 / step:.3f} reward: {step}" for step in range(1, 10)]
@@ -214,3 +214,21 @@ def test_a_log_that_was_cut_off_or_replaced_is_read_from_its_beginning(tmp_path:
     other.write_text("step 1/9 loss 1.0\nstep 2/9 loss 0.5\nstep 3/9 loss 0.25\n")
     other.replace(log)
     assert read_log_metrics(make_run(), rundir).points["loss"] == [(1, 1.0), (2, 0.5), (3, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("val_loss 0.49623", 0.49623),
+        ("step 5 val_loss 0.4 val_acc 0.9", 0.4),
+        ("eval/val_loss 2.5e-3 after 3 epochs", 0.0025),
+        ("val_loss 12", 12.0),
+        ("val_loss: 0.3, before val_loss 0.4", 0.3),
+        ("val_loss 3 epochs without a gain", None),
+        ("val_loss 2026-11-28", None),
+        ("val_loss_of 0.4", None),
+    ],
+)
+def test_a_number_is_found_behind_the_name_that_somebody_said(tmp_path: Path, line: str, value: float | None) -> None:
+    (tmp_path / "log").write_text(f"val_loss: 9\n---\n{line}\n")
+    assert read_printed_value(tmp_path / "log", "val_loss", "---") == value

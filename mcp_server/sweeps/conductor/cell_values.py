@@ -74,7 +74,8 @@ class CellValues:
             )
             if self.trials is not None:
                 self.trials.drop(OpenPlan.of(spec), name, run)
-            self._note_missing_metric(sweep, cell, run, figure)
+            else:
+                self._note_missing_metric(sweep, cell, run, figure)
             return True
         return False
 
