@@ -31,7 +31,7 @@ from mcp_server.sweeps.plan.planning import (
     plan_sweep,
 )
 from mcp_server.sweeps.trials.open_plan import OpenPlan, change_open
-from mcp_server.sweeps.trials.trials import read_trials
+from mcp_server.sweeps.trials.trials import list_resumed, read_trials
 from mcp_server.system.files import whole_directory
 from mcp_server.threads import run_in_thread
 
@@ -102,8 +102,9 @@ async def rehearse_sweep(
             _check_wipe(former)
         return await _plan_new(request, store, environ), None
     if former.spec.open is not None:
-        cause = "dry_run shows the plan of a new open sweep; this one goes on by its name."
-        raise BadArgument("dry_run", cause)
+        spec, told = _plan_open_change(request, former)
+        resumed = tuple(state.cell for state in list_resumed(read_trials(former))) if former.ended else ()
+        return PlannedSweep(replace(spec, cells=resumed), {}, told), former
     added = await _find_added(request, former, store, environ)
     new, told = _find_limits(request, former)
     spec = replace(former.spec if added is None else added, **new)  # type: ignore[arg-type]  # all are whole numbers
@@ -235,6 +236,13 @@ async def _check_added(extended: SweepSpec, former: Sweep, store: RunStore, envi
 
 def _change_open(request: SweepRequest, former: Sweep, store: RunStore) -> tuple[str, ...]:
     """Give an open sweep the limits that a call names; return which are changed. BadArgument: another plan."""
+    spec, told = _plan_open_change(request, former)
+    if told:
+        write_json(store.sweeps.files_of(former).spec, spec.facts())
+    return told
+
+
+def _plan_open_change(request: SweepRequest, former: Sweep) -> tuple[SweepSpec, tuple[str, ...]]:
     plan = OpenPlan.of(former.spec)
     named = {name for name in (*DEFINING, "phases", "halving") if getattr(request, name)} - {"search"}
     if difference := _name_changed(request, former.spec) or (named and f"it is open, and takes no {min(named)}"):
@@ -245,11 +253,10 @@ def _change_open(request: SweepRequest, former: Sweep, store: RunStore) -> tuple
     if former.state == "finished" and replace(read_trials(former), plan=changed).is_budget_spent:
         cause = f"the budget of {former.sweep_id} is spent: {changed.budget} trials."
         raise BadArgument("search", cause, 'Pass a bigger one: {"strategy": "open", "budget": …}.')
-    if limits or changed != plan:
-        spec = replace(spec, open=changed.facts(), **limits)  # type: ignore[arg-type]  # whole numbers
-        write_json(store.sweeps.files_of(former).spec, spec.facts())
+    spec = replace(spec, open=changed.facts(), **limits)  # type: ignore[arg-type]  # whole numbers
     were, are = vars(plan), vars(changed)
-    return (*told, *(f"{name} is {are[name]} now, it was {were[name]}." for name in are if are[name] != were[name]))
+    more = (f"{name} is {are[name]} now, it was {were[name]}." for name in are if are[name] != were[name])
+    return spec, (*told, *more)
 
 
 def _change_spec(request: SweepRequest, former: Sweep, spec: SweepSpec, store: RunStore) -> tuple[str, ...]:
@@ -351,7 +358,8 @@ def _create(spec: SweepSpec, store: RunStore) -> SweepDir:
             new = SweepDir(path)
             new.requests.mkdir(mode=0o700)
             write_json(new.spec, spec.facts())
-            keep_sweep_code_state(path, spec)
+            if spec.open is None or not OpenPlan.of(spec).base:  # trials run in worktrees, not where people edit
+                keep_sweep_code_state(path, spec)
     except OSError as error:
         raise StateUnusable(store.home.path, str(error.strerror)) from error
     return directory

@@ -16,6 +16,7 @@ from mcp_server.results.memory.recall import find_tried_cells
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed
 from mcp_server.sweeps.plan.hours import describe_hours
+from mcp_server.sweeps.plan.open_cells import describe_open
 from mcp_server.sweeps.plan.plan import DEFINING, Phase, parse_phases
 from mcp_server.sweeps.plan.planning import SweepRequest, describe_arrays, describe_plan, list_launches
 from mcp_server.sweeps.sources.hydra_source import list_places
@@ -142,7 +143,7 @@ async def launch_sweep(
     await run_in_thread(_check_places, ctx, arguments, dry_run)
     if dry_run:
         planned, former = await rehearse_sweep(request, server.store, server.environ)
-        lines = describe_plan(planned)
+        lines = describe_plan(planned) if former is None or former.spec.open is None else []
         tried = await run_in_thread(
             find_tried_cells, list_launches(planned), server.store, server.scalars, identity(ctx)
         )
@@ -150,11 +151,13 @@ async def launch_sweep(
         goes_on = ""
         if former is not None:
             goes_on = f"{former.sweep_id} would go on with these cells{planned.added and f': {planned.added}'}. "
+        if planned.spec.open is not None:
+            goes_on, hours = "", describe_open(planned.spec, former, hours)
         return StartedSweepAnswer(
             sweep_id=former.sweep_id if former is not None else None,
             cells={"total": len(planned.spec.cells if former is None else former.cells)}
             | ({} if former is None else {"to_start": len(planned.spec.cells)}),
-            plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))],
+            plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))] or None,
             metric=None if planned.spec.metric is None else f"{planned.spec.ranked_by}, {planned.spec.goal}",
             warnings=[*planned.warnings, *tried] or None,
             next_step=f"{goes_on}{hours} Nothing was started: call launch_sweep without dry_run.",

@@ -26,7 +26,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.trials import proposals, protection
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, find_like, list_proposals
-from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial, make_trial, read_trials
+from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial, judge_baseline, make_trial, read_trials
 from mcp_server.system.git_state import describe_git_error
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
@@ -98,6 +98,8 @@ def _check_open(sweep: Sweep) -> None:
         name = sweep.spec.name
         cause = f"{sweep.sweep_id} {'is ' + sweep.state if sweep.ended else 'is being stopped'}. {sweep.reason or ''}"
         remedy = f'launch_sweep(name="{name}", resume="continue", search={{"strategy": "open", "budget": …}}) goes on.'
+        if sweep.ended and judge_baseline(read_trials(sweep)) is not None:
+            remedy = f'Correct that, then launch_sweep(name="{name}", resume="wipe", …) starts anew.'
         raise BadArgument("sweep", cause.strip(), remedy)
 
 
@@ -205,6 +207,8 @@ def _add(store: RunStore, sweep_id: str, change: dict[str, Any], again: bool, dr
         if seen.plan.base:
             proposals.save_ref(Path(seen.plan.repository), seen.plan.branch, name, new.commit)
     queue = sum(trial.is_queued for trial in trials.values()) + (name is not None and verdict is None and first is None)
+    if verdict == "repeat" and same is not None:
+        del trials[same.name]  # its cause names it
     answer = _describe(seen, trials, new, name, verdict, change.get("why"), queue)
     return answer.model_copy(update={"warnings": (verdict is None and warnings) or None})
 

@@ -32,7 +32,9 @@ FILES = {"train.py": TRAIN, "prepare.py": "DATA = 1\n", ".gitignore": "*.log\n"}
 
 def toy(sandbox: Sandbox, **search: Any) -> dict[str, Any]:
     """The arguments of an open sweep of a small repository."""
-    repository = make_repository(sandbox.path / "project", FILES)
+    repository = sandbox.path / "project"
+    if not repository.exists():
+        make_repository(repository, FILES)
     return {
         "name": "loop",
         "common": {"command": "python3 train.py {seed}", "cwd": str(repository)},
@@ -66,6 +68,8 @@ async def test_a_change_is_measured_beside_the_best_and_kept_only_if_better(sand
         repository = Path(arguments["common"]["cwd"])
         before = picture(repository)
         sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+        (repository / "train.py").write_text(TRAIN.replace("1.0", "1.3"))
+        before["train.py"] = picture(repository)["train.py"]
         better, worse = patch("1.0", "0.98"), patch("1.0", "1.2")
         first = await agent.call("propose", sweep=sweep_id, text="lower level", patch=better)
         assert (first["trial"], first["state"], first["base"], first["files"]) == ("t1", "queued", "t0", ["train.py"])
@@ -75,6 +79,7 @@ async def test_a_change_is_measured_beside_the_best_and_kept_only_if_better(sand
         again = await agent.call("propose", sweep="loop", text="the same", patch=better, base="t0")
         assert (again["state"], again["kept"]["trial"]) == ("repeat", "t1")
         assert "t1 kept: lower level" in again["why"]
+        assert "like" not in again, "the cause names it"
         asked = await agent.call("propose", sweep="loop", text="the lower level", patch=worse, base="t0", dry_run=True)
         assert (asked["state"], asked.get("trial")) == ("checked", None)
         assert asked["like"][0].startswith("t1 kept: lower level")
@@ -88,6 +93,8 @@ async def test_a_change_is_measured_beside_the_best_and_kept_only_if_better(sand
         answer = await agent.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=0)
         assert answer["sweep"]["trials"]["kept"]["trial"] == "t1"
         await agent.kill(sweep_id)
+        changed = {run.code_change for run in sandbox.store.list_runs()}
+        assert changed == {None}, "what a person edits is not the code of a trial"
         table = [line.split("\t")[3:6] for line in (repository / "results.tsv").read_text().splitlines()]
         assert table[1:3] == [["keep", "the base", "t0"], ["keep", "lower level", "t1"]]
         now = picture(repository)
@@ -149,6 +156,10 @@ async def test_a_stopped_open_sweep_goes_on_and_a_spent_one_takes_a_bigger_budge
         await agent.kill(sweep_id)
         refusal = await agent.refusal("propose", sweep=sweep_id, text="lower", patch=patch("1.0", "0.98"))
         assert f"{sweep_id} is killed" in refusal
+        asked = await agent.call("launch_sweep", name="loop", dry_run=True)
+        assert f"{sweep_id} would go on. " in asked["next_step"]
+        assert "until 1 trial, mostly 1 to 9 runs each; protected: prepare.py." in asked["next_step"]
+        assert sandbox.store.sweeps.observe(sweep_id).state == "killed"
         assert (await agent.call("launch_sweep", name="loop"))["sweep_id"] == sweep_id
         assert (await verdict_of(agent, sandbox, sweep_id, "t1")).verdict == "discarded"
         await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60)
@@ -165,7 +176,7 @@ async def test_a_stopped_open_sweep_goes_on_and_a_spent_one_takes_a_bigger_budge
 
 async def test_failures_are_verdicts_with_their_reason(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
-        sweep_id = (await agent.call("launch_sweep", **toy(sandbox, measure="python3 -c 'print(\"loss: 1.0\")'")))[
+        sweep_id = (await agent.call("launch_sweep", **toy(sandbox, measure="python3 -c 'print(\"loss\", 1.0)'")))[
             "sweep_id"
         ]
         crash = patch("level = 1.0", "raise ValueError('bad shape')")
@@ -176,6 +187,12 @@ async def test_failures_are_verdicts_with_their_reason(sandbox: Sandbox) -> None
         same = await verdict_of(agent, sandbox, sweep_id, "t2")
         assert (same.verdict, same.mean) == ("discarded", 1.0), "the command that measures is another one"
         await agent.kill(sweep_id)
+        silent = toy(sandbox, measure="echo 1.0") | {"name": "silent"}
+        sweep_id = (await agent.call("launch_sweep", **silent))["sweep_id"]
+        await agent.call("wait_run", run_ids=sweep_id, until="end", timeout_s=60)
+        refusal = await agent.refusal("propose", sweep=sweep_id, text="crashes", patch=crash)
+        assert "t0 gave no loss: no_metric: measure printed no number named so, e.g. loss: 0.5" in refusal
+        assert 'Correct that, then launch_sweep(name="silent", resume="wipe", …) starts anew.' in refusal
 
 
 async def test_parameters_alone_are_tried_without_git_and_what_is_kept_is_the_base_of_the_next(

@@ -48,9 +48,10 @@ from mcp_server.sweeps.conductor.decide import (
 )
 from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
 from mcp_server.sweeps.conductor.sweep_screen import Screen
-from mcp_server.sweeps.conductor.trial_watch import TrialWatch, list_resumed
+from mcp_server.sweeps.conductor.trial_watch import TrialWatch
 from mcp_server.sweeps.plan.cell_code import number_code
 from mcp_server.sweeps.tables.log import SweepLog
+from mcp_server.sweeps.trials.trials import list_resumed, read_trials
 from mcp_server.threads import run_in_thread
 
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
@@ -180,7 +181,7 @@ class Conductor:
                     self.values.due.append((cell, self.store.observe(cell.run_id)))
         if before.is_paused and before.stop is None:  # it had ended, and is continued
             # Before the sweep runs again: cut off here, it is still one that has ended, and can be continued.
-            for cell in find_started(before) if before.spec.open is None else list_resumed(before):
+            for cell in find_started(before) if before.spec.open is None else list_resumed(read_trials(before)):
                 again = " again" if cell.runs else ""
                 self._note("cell_resumed", f"{cell.cell.name} is started{again}.", cell=cell.cell.name)
         how = "Another conductor takes over." if before.events else "The sweep begins."

@@ -20,7 +20,7 @@ from mcp_server.record.results.notes import read_notes
 from mcp_server.record.run_directory import read_json, write_json
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
-from mcp_server.record.sweeps.sweep_state import LIVE, SKIPPED, WAITING, CellState, Sweep
+from mcp_server.record.sweeps.sweep_state import LIVE, WAITING, CellState, Sweep
 from mcp_server.results.figures import Figure, measure
 from mcp_server.runs.code.code_sync import CodeSync
 from mcp_server.scalars.from_log import read_printed_value
@@ -320,19 +320,6 @@ def _count_room(sweep: Sweep, live: Mapping[str, Run]) -> tuple[int, bool]:
     known = [live[cell.cell.name] for cell in sweep.cells if cell.state == LIVE and cell.cell.name in live]
     in_line = begun - len(known) + sum(run.state in ("queued", "starting") for run in known)
     return count_ahead(sweep, len(known) - in_line) - waiting - in_line, waiting + in_line == 0
-
-
-def list_resumed(sweep: Sweep) -> list[CellState]:
-    """Return the cells that start again where an open sweep goes on: those that its stop cut off."""
-    seen = read_trials(sweep)
-    found = []
-    for trial in seen.trials.values():
-        for run in trial.runs:
-            asks = seen.trials.get(run.against, trial)
-            is_open = asks.verdict is None or run.role == "baseline"
-            if run.cell.state == SKIPPED or (run.cell.state == "killed" and is_open):
-                found.append(run.cell)
-    return found
 
 
 def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir, number: int) -> Cell:

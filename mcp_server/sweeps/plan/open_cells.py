@@ -10,14 +10,16 @@ from typing import Any
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import PARAMS, slug, takes_arguments
-from mcp_server.record.sweeps.sweep_spec import Cell
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.sweeps.plan.filling import FILLED, fill_names, with_slots
 from mcp_server.sweeps.plan.plan import check_common
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.trials import proposals, protection
 from mcp_server.sweeps.trials.ledger import check_ledger
 from mcp_server.sweeps.trials.open_plan import NO_GIT, OpenPlan, parse_open
-from mcp_server.sweeps.trials.trials import BASELINE
+from mcp_server.sweeps.trials.trials import BASELINE, describe_kept, read_trials
+from mcp_server.text.formatting import join_some
 
 MEASURED = "--- measured by the command of the sweep ---"  # a line of the log: only what follows gives the metric
 # Python would run a compiled module that the training left beside a protected source, with its time and size.
@@ -104,3 +106,21 @@ def _join_measure(common: Mapping[str, Any], measure: str) -> dict[str, Any]:
     text = f"{text} {PARAMS}" if takes_arguments(parsed) and PARAMS not in text else text
     text = text if parsed.is_one_program else f"( {text} )"
     return {**common, "command": f"{text} && echo {shlex.quote(MEASURED)} && ( {_NO_CACHE}; {measure} )"}
+
+
+def describe_open(spec: SweepSpec, former: Sweep | None, hours: str) -> str:
+    """Return what a sweep would do: its base, or where ``former`` goes on the trials so far; then what is proposed.
+
+    ``hours``: how long the cells take that are known.
+    """
+    plan = OpenPlan.of(spec)
+    ends = [f"{plan.budget} trial{'s' * (plan.budget > 1)}"] if plan.budget else []
+    ends += [f"{plan.hours:g} h"] if plan.hours else []
+    begin = f"The base first: {hours}"
+    if former is not None:
+        begin = f"{former.sweep_id} would go on. {describe_kept(read_trials(former))}"
+        begin += f" {len(spec.cells)} of its runs start again." if spec.cells else ""
+    return (
+        f"{begin} Then trials as they are proposed, until {' or '.join(ends)}, mostly 1 to {1 + 2 * plan.repeats} "
+        f"runs each; protected: {join_some(list(plan.protect), 5) or 'nothing'}."
+    )

@@ -344,7 +344,7 @@ def _judge_end(
         return "timed_out", "its time limit ended it; the base takes less"
     if cell.value is None:
         end_of = "timed_out" if cell.state == "timed_out" else "no_metric"
-        return end_of, f"it gave no {metric}. {measured.get('text', '')}"[:_LINE_CHARS]
+        return end_of, f"{'measure printed' if plan.measure else 'it gave'} no number named so, e.g. {metric}: 0.5"
     return "counted", ""
 
 
@@ -381,7 +381,7 @@ def find_steps(seen: OpenSweep, room: int, now_s: float, *, is_idle: bool = Fals
 
     ``is_idle``: a lease is free now.
     """
-    if (end := _judge_baseline(seen)) is not None:
+    if (end := judge_baseline(seen)) is not None:
         return [end]
     if any(run.end is None for run in seen.trials[BASELINE].runs if run.role == "baseline"):
         return []
@@ -413,7 +413,8 @@ def describe_kept(seen: OpenSweep) -> str:
     return f"{ran}, {len(seen.kept) - 1} kept; the best is {seen.tip}."
 
 
-def _judge_baseline(seen: OpenSweep) -> EndSweep | None:
+def judge_baseline(seen: OpenSweep) -> EndSweep | None:
+    """Return the end of a sweep whose base cannot be measured: it fails, however often it goes on."""
     runs = seen.trials[BASELINE].runs
     bad = [run for run in runs if run.role == "baseline" and run.end not in (None, "counted")]
     if len(bad) < min(_MOST_BAD, seen.plan.baseline_runs):
@@ -489,3 +490,15 @@ def _repeat(seen: OpenSweep, place: AddRun) -> Iterator[AddRun]:
 def name_cell(seen: OpenSweep, trial: str, further: int = 0) -> str:
     """Return the name of a trial's next cell, behind ``further`` ones that are added with it."""
     return f"{trial}.{len(seen.trials[trial].runs) + further}"
+
+
+def list_resumed(seen: OpenSweep) -> list[CellState]:
+    """Return the cells that start again where the sweep goes on: those that its stop cut off."""
+    found = []
+    for trial in seen.trials.values():
+        for run in trial.runs:
+            asks = seen.trials.get(run.against, trial)
+            is_open = asks.verdict is None or run.role == "baseline"
+            if run.cell.state == SKIPPED or (run.cell.state == "killed" and is_open):
+                found.append(run.cell)
+    return found

@@ -60,9 +60,12 @@ def _doubt_noise(seen: OpenSweep) -> str | None:
 def _explain_runs(seen: OpenSweep) -> str | None:
     """Return why the best trial, or the base, ran more often than it was planned to."""
     roles = Counter(run.role for run in seen.trials[seen.tip].runs)
-    more = {"beside trials": roles["incumbent"], "on free leases, which makes its mean sharper": roles["idle"]}
+    more = {
+        "beside trials": roles["incumbent"],
+        "while no proposal waited, which makes its mean sharper": roles["idle"],
+    }
     told = [f"{count} {why}" for why, count in more.items() if count]
-    return f"{seen.tip} ran {roles.total()} times: {', '.join(told)}." if told else None
+    return f"{seen.tip} has {roles.total()} runs: {', '.join(told)}." if told else None
 
 
 def _count_idle_s(sweep: Sweep, now_s: float) -> float | None:
