@@ -113,8 +113,9 @@ def _is_rate_of_all(pattern: str, tag: str) -> bool:
 
 
 def _ends_alike(pattern: str, tag: str) -> bool:
-    words = _unify(pattern)
-    return _respell(pattern) not in HEADLINES and _unify(tag)[-len(words) :] == words
+    words, named = _unify(pattern), _unify(tag)
+    is_rate = words == _RATE[:1] and named[-len(_RATE) :] == _RATE  # `success` is `flat.success_rate`
+    return _respell(pattern) not in HEADLINES and (is_rate or named[-len(words) :] == words)
 
 
 def _find_headline(name: str) -> str | None:

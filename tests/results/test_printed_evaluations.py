@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from mcp_server.results.evaluations.evaluation_series import EvaluationSeries, build_series
 from mcp_server.results.evaluations.printed_evaluations import read_printed_evaluations
+from mcp_server.results.evaluations.success_lines import PrintedRates
 from mcp_server.scalars.tag_names import match_tags
 from tests.support.ended_runs import Runs
 
@@ -18,10 +20,10 @@ STEPS = [f"step {step}/9 loss: {1 / step:.3f}" for step in range(1, 10)]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    def series(*lines: str) -> dict[str, EvaluationSeries]:
+    def series(*lines: str, command: str = "python main.py") -> dict[str, EvaluationSeries]:
         runs = Runs(tmp_path)
         if not runs.store.list_runs():
-            runs.add()
+            runs.add(command=command)
         run, rundir = runs.store.observe("cfm-7kqz"), runs.store.run_directory("cfm-7kqz")
         rundir.log(1).write_text("\n".join(lines) + "\n")
         return {one.name: one for one in build_series(read_printed_evaluations(run, rundir))}
@@ -144,3 +146,50 @@ def test_rates_of_several_benchmarks_are_each_its_own_beside_that_of_all(read: R
 )
 def test_what_may_be_something_else_is_no_success_rate(read: Read, line: str) -> None:
     assert read(line, *STEPS) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value", "episodes"),
+    [
+        ("{'eval/success_once': np.float64(0.9375), 'eval/return': 3.2}", "eval/success_once", 0.9375, None),
+        ("{'eval/success_once': tensor(0.9375, device='cuda:0')}", "eval/success_once", 0.9375, None),
+        ("[eval] success_once: 0.938", "success_once", 0.938, None),
+        ("Success rate: 93.75%", "success_rate", 93.75, None),
+        ("11/23 10:20:11 [INFO] | >> **Success rate:** 93.75%", "success_rate", 93.75, None),
+        ("│ eval/success_at_end    │ 0.9   │", "eval/success_at_end", 0.9, None),
+        ("Average success: 0.9375 over 16 episodes", "success_rate", 0.9375, 16),
+        ("val: detected 79 of 200 images, detection rate 39.5%, false alarms 0.4%", "detection_rate", 39.5, None),
+        ("gsm        exact_match 0.4425  format_ok 0.9525  n=400", "exact_match", 0.4425, 400),
+        ("== flat == success: 33/50 (66.0%)", "flat.success_rate", 66.0, 50),
+    ],
+)
+def test_a_rate_that_an_evaluation_prints_is_its_result(
+    read: Read, line: str, name: str, value: float, episodes: int | None
+) -> None:
+    parts = ["Episode 16 success: 1.0", "[40/200] detection rate so far 42.5%", "  50/400  EM=0.460  format_ok=1.000"]
+    settings = ["success_threshold: 0.8", "{'lr': 0.1, 'target_accuracy': 0.9}", "eval:  50%|##| 8/16, success=0.5"]
+    series = read(*settings, *parts, line, command="bash scripts/eval_agent.sh")
+    assert {each: (one.last.value, one.last.episodes) for each, one in series.items() if "n_ep" not in each} == {
+        name: (value, episodes)
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "command"),
+    [
+        (["success_rate: 0.5"], "python main.py"),
+        (["success_rate: 0.5"], "python train.py && python eval.py"),
+        (["success: 1.0", "success: 0.0", "success: 1.0"], "python eval.py"),
+        (["Success rate: 50%", "Success rate: 80%"], "python eval.py"),
+    ],
+)
+def test_a_rate_that_may_be_of_a_part_or_of_a_training_is_no_result(read: Read, lines: list[str], command: str) -> None:
+    assert read(*lines, command=command) == {}
+
+
+@pytest.mark.parametrize("text", ["a/", "a ", "success ", "success_rate", "acc: (", "acc  ", "acc.1"])
+def test_a_long_line_without_a_rate_is_soon_read(text: str) -> None:
+    begin, rates = time.process_time(), PrintedRates()
+    for _ in range(10):
+        rates.read((text * 1_000)[:1_000])
+    assert time.process_time() - begin < 0.5

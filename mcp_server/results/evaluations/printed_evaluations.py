@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from mcp_server.command.habits import classify_launch
+from mcp_server.command.started import find_programs
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.results.evaluations.evaluation_series import is_count
@@ -15,7 +17,7 @@ from mcp_server.results.evaluations.evaluation_text import (
     parse_rows,
 )
 from mcp_server.results.evaluations.evaluations import Evaluation
-from mcp_server.results.evaluations.success_lines import SuccessLines
+from mcp_server.results.evaluations.success_lines import PrintedRates, SuccessLines
 from mcp_server.scalars.from_log import open_tracker, read_log_lines
 
 _MOST_LINES = 60  # of a dict that is printed over several lines
@@ -25,12 +27,15 @@ _REPEATED_ROWS = 20
 def read_printed_evaluations(run: Run, rundir: RunDir) -> list[Evaluation]:
     """Return the evaluations in the log of the newest attempt that printed any, as at most one table.
 
-    A dict counts where it says of how many episodes or tasks it is. The step of an evaluation is its own, or that of
-    the training when it was printed: 0 before the first step, None where nothing is trained.
+    A dict counts where it says of how many episodes or tasks it is. Where a command only evaluates, rates count without
+    that, if nothing else does. The step of an evaluation is its own, or that of the training when it was printed: 0
+    before the first step, None where nothing is trained.
     """
+    kinds = {classify_launch(program) for program in find_programs(run.spec.command)}
+    evaluates = "evaluation" in kinds and "training" not in kinds
     for number in range(run.attempt, 0, -1):
         try:
-            rows = _read_log(rundir.log(number), run.spec.first_step_pattern)
+            rows = _read_log(rundir.log(number), run.spec.first_step_pattern, evaluates=evaluates)
         except OSError:  # the log was removed
             continue
         if rows:
@@ -38,20 +43,24 @@ def read_printed_evaluations(run: Run, rundir: RunDir) -> list[Evaluation]:
     return []
 
 
-def _read_log(log: Path, first_step_pattern: str | None) -> list[Row]:
+def _read_log(log: Path, first_step_pattern: str | None, *, evaluates: bool) -> list[Row]:
     progress, search = open_tracker(first_step_pattern)
     rows: list[tuple[int | None, Row]] = []
-    sentences = SuccessLines()
+    sentences, others = SuccessLines(), PrintedRates()
     lines, _ = read_log_lines(log)
     for line, found in _find_dicts(lines):
         progress.read_lines([line])
         step = progress.step_between if progress.first_step_seen else 0
         sentences.read(line, step)
+        if evaluates:
+            others.read(line)
         for row in filter(_is_evaluation, found):
             if (step, row) not in rows[-_REPEATED_ROWS:]:  # lerobot prints the whole twice
                 rows.append((step, row))
     rows += [(rate.at, rate.as_row()) for rate in sentences.rates]
-    trains = progress.first_step_seen and not (search is not None and search.is_over)
+    if not rows:
+        rows = [(None, row) for row in others.as_rows()]
+    trains = not evaluates and progress.first_step_seen and not (search is not None and search.is_over)
     return [row if has_step(row) or not trains or step is None else {"step": step, **row} for step, row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Reads the success rates that evaluations print as sentences, such as LIBERO's, or ``Success: 12/20``. Pure."""
+"""Reads the rates that evaluations print in their lines: ``Success: 12/20``, LIBERO's, ``exact_match 0.44``. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _LONGEST_LINE = 1_000
 _LINES_AFTER = 3  # in which the count of episodes may follow a rate
 _ROUNDING = 0.006
 # What stands before the words: nothing, the prefix of a logger, a bullet, a step.
-_BEFORE = r"(?:^|[\]|>:)#*-])[\s#*`]{0,8}"
+_BEFORE = r"(?:^|[\]|>:)#*=-])[\s#*`]{0,8}"
 _BEHIND = r"[*`.]*(?:\s+(?:episodes|trials|rollouts|attempts|tasks))?[\s.]*(?:\(\d+:[\w.]+:\d+\))?$"  # openpi's logger
 _WHOLE = r"(?:overall|total|final|average|avg|mean|eval(?:uation)?|validation|test)"
 _RUNNING = r"(?:current(?: total)?|running|cumulative)"
@@ -24,7 +24,9 @@ _RATE = re.compile(
     rf"(?:\s?%)?(?:\s?\([^()]{{1,20}}\))?)(?:\s(?:over|on|across|in)\s(?:all\s)?\d{{1,9}}\s\w+)?{_BEHIND}"
 )
 # A whole line that names what was tried: `== stack: success rate 42/50`, `[stack] success: 84 %`.
-_SUBJECT = re.compile(r"[\s#*=>`-]*(?:\[(?P<name>[A-Za-z][\w./-]{0,40})\]|(?P<word>[A-Za-z][\w./-]{0,40}):)[\s*`]+$")
+_SUBJECT = re.compile(
+    r"[\s#*=>`-]*(?:\[(?P<name>[A-Za-z][\w./-]{0,40})\]|(?P<word>[A-Za-z][\w./-]{0,40})(?::| ={2,8}))[\s*`]+$"
+)
 _NO_SUBJECTS = frozenset(
     """info warning warn debug error log root main result results summary overall total final average mean eval
     evaluation validation val test score scores metric metrics output rank worker download upload""".split()  # noqa: SIM905
@@ -36,6 +38,58 @@ _EPISODES = re.compile(
 _SUCCESSES = re.compile(
     rf"(?i){_BEFORE}(?:total[ _])?successes\s?[:=]\s?(\d{{1,9}})(?:\s?\([\d.]{{1,10}}\s?%\))?{_BEHIND}"
 )
+# ``'eval/success_once': np.float64(0.9)``, ``exact_match 0.44``, ``detection rate 58.5%``, a cell of a table.
+_PAIR = re.compile(
+    r"(?<![\w/.@-])(?P<name>[A-Za-z][\w/.@-]{0,60}(?: [a-z]\w{0,20}){0,2})[\"'*`]{0,3}(?:\s{0,40}[:=│|])?[\s*`]{0,40}"
+    r"(?:[\w.]{1,20}\()?(?P<value>\d?\.\d{1,20}(?:[eE]-\d{1,2})?|\d{1,3}(?:\.\d{1,20})?\s?(?P<percent>%))(?!\w|[/%]|\.\d)"
+)
+_RATE_NAME = re.compile(
+    r"(?i)(?!(?:max|min|target|goal|best|required)[\s_])(?:.*[\s_/.-])?(?:succ(?:ess(?:es)?)?|acc(?:uracy)?|em|"
+    r"exact[\s_]?match|pass@\d{1,4}|solved|f1|m?ap\d{0,2}|m?iou|"
+    r"(?!lr|learning|drop|sampl|frame|decay|cache|hit|clip|update|explor|mut|bit)[a-z]+[\s_]rate)"
+    r"(?:[\s_](?:once|at[\s_]end|rate|mean|avg|overall|total|final))*"
+)
+_AROUND = re.compile(rf"(?i)^(?:{_WHOLE}[ _])+| (?:is|of)$")
+_DATE = re.compile(r"^\W?(?:\d{2,4}/)?\d{2}/\d{2,4}[ T]\d{2}:\d{2}")
+_SHARE_OF_WHOLE = re.compile(r"\d\s?/\s?\d")
+_PART = re.compile(
+    r"(?i)\b(?:ep(?:isode)?s?|trials?|rollouts?|tasks?|envs?|batch|step|iter\w*|samples?)\b\W{0,3}\d|\bso far\b"
+)
+_COUNT = re.compile(
+    r"(?i)\b(?:n|n_episodes|num_\w{1,20})\s?[=:]\s?(\d{1,9})\b|\b(?:over|of|on)\s(\d{1,9})\s(?:episodes|trials)"
+)
+
+
+@dataclass
+class PrintedRates:
+    """Reads the lines of a program that only evaluates, and keeps each rate that it prints once.
+
+    Values that differ under one name are those of parts, or of a beginning: none of them is that of all.
+    """
+
+    _found: dict[str, set[tuple[float, int | None]]] = field(default_factory=dict)
+
+    def read(self, line: str) -> None:
+        """Read a line. One that tells of an episode, or of so many out of all, has no rate of all."""
+        if len(line) > _LONGEST_LINE or _SHARE_OF_WHOLE.search(_DATE.sub("", line)) or _PART.search(line):
+            return
+        for match in _PAIR.finditer(line):
+            value = float(match["value"].rstrip("% "))
+            if value > (100 if match["percent"] else 1) or not _RATE_NAME.fullmatch(_AROUND.sub("", match["name"])):
+                continue
+            count = _COUNT.search(line)
+            episodes = int(count[1] or count[2]) if count else None
+            rate = Percent(value) if match["percent"] else value
+            self._found.setdefault(_spell(match["name"]), set()).add((rate, episodes))
+
+    def as_rows(self) -> list[Row]:
+        """Return the rates as rows, those of one number of episodes together."""
+        rows: dict[int | None, dict[str, float | int]] = {}
+        for name, values in self._found.items():
+            if len(values) == 1:
+                ((value, episodes),) = values
+                rows.setdefault(episodes, {"n_episodes": episodes} if episodes else {})[name] = value
+        return list(rows.values())
 
 
 @dataclass(frozen=True)
@@ -125,6 +179,13 @@ def read_success_rates(lines: Iterable[str]) -> list[Row]:
     for line in lines:
         reader.read(line)
     return [rate.as_row() for rate in reader.rates]
+
+
+def _spell(name: str) -> str:
+    """Return the name of a metric: of words `detection_rate`, of `Average success` that of all such sentences."""
+    words = _AROUND.sub("", name) if " " in name else name
+    plain = words.replace(" ", "_").lower() if " " in name or name.istitle() else name
+    return _METRIC if plain.lower() == "success" else plain
 
 
 def _find_subject(before: str) -> str:
