@@ -1,7 +1,7 @@
 PYTHON ?= .venv/bin/python
 DEVICE_PYTHON ?= python3
 
-.PHONY: setup check test bench plugin engines frameworks conformance clients tmux-versions device device-wheels demo screenshots docs lock dist release
+.PHONY: setup check test bench agents plugin engines frameworks conformance clients tmux-versions device device-wheels demo screenshots docs lock dist release
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -e '.[dev]'
@@ -20,6 +20,9 @@ plugin:  ## plugin/, .claude-plugin/ and server.json, from agents, prompts, .mcp
 
 bench:  ## every figure in the README, beside its baseline
 	$(PYTHON) -m tests.benchmarks
+
+agents:  ## 40 tasks by tools and by a shell; RUNWARD_AGENTS_URL names a real model's interface, else scripts answer
+	$(PYTHON) -m tests.benchmarks agents
 
 engines:  ## a real Slurm on loopback, where it is installed; only root brings it up
 	RUNWARD_ENGINES=1 $(PYTHON) -m pytest -q -s tests/engines

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from tests.benchmarks import (
+    agents,
     attribution,
     browser,
     canary,
@@ -54,6 +55,7 @@ from tests.benchmarks.report import Row, Table, machine
 
 _LONGEST_S = 150.0
 _LONGER_S = {
+    "agents": agents.LONGEST_S,
     "frameworks": frameworks.LONGEST_S,
     "sweeps": sweeps.LONGEST_S,
     "tasks": tasks.LONGEST_S,
@@ -84,6 +86,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "history": history.measure,
     "repeats": repeats.measure,
     "tokens": tokens.measure,
+    "agents": agents.measure,
     "day": day.measure,
     "supervising": supervising.measure,
     "gpus": gpus.measure,
