@@ -24,8 +24,8 @@ from mcp_server.results.code_differences import (
 from mcp_server.results.comparison_cells import find_differences, merge_overrides
 from mcp_server.results.configuration import read_configuration
 from mcp_server.results.figures import choose_goal, measure
+from mcp_server.results.memory.conditions import Question
 from mcp_server.results.memory.index import Memory
-from mcp_server.results.memory.question import Question
 from mcp_server.results.memory.remembered import sign
 from mcp_server.results.memory.searcher import Searcher
 from mcp_server.scalars.run_scalars import NoScalars, Scalars

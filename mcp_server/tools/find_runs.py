@@ -10,7 +10,8 @@ from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
-from mcp_server.results.memory.question import Question, read_question
+from mcp_server.results.memory.conditions import Question
+from mcp_server.results.memory.question import read_question
 from mcp_server.results.memory.searcher import Searcher, list_kinds
 from mcp_server.results.memory.vocabulary import Names
 from mcp_server.threads import run_in_thread

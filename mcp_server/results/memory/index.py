@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
-from mcp_server.results.memory.question import GROUPS, Bound, Question
+from mcp_server.results.memory.conditions import Bound, Question
+from mcp_server.results.memory.question import GROUPS
 from mcp_server.results.memory.vocabulary import Names, list_meant
 from mcp_server.store.run_index import RunIndex
 
@@ -49,8 +50,10 @@ _SELECT = "SELECT r.run_id, m.id, r.state, r.created_at, r.sweep, m.facts"
 _FROM = "FROM $runs r JOIN $memory m ON m.run_id = r.run_id AND m.inode = r.inode"
 _INSIDE = "m.id IN (SELECT id FROM $settings WHERE {})"
 _INSIDE_TEXTS = "m.id IN (SELECT rowid FROM $texts WHERE {})"
+_IS_ON = "coalesce(number, 1) != 0 AND value COLLATE NOCASE NOT IN ('false', 'no', 'none', 'null', 'off', 'disabled')"
 _NAMED = re.compile(r":(\w+)\b")
 _TABLE = re.compile(r"\$(memory|settings(?:_by_id)?|figures|names|texts)\b")
+_INFLECTED = re.compile(r"([A-Za-z]{5,}?)(?:ations?|ings?|ments?|ed|es)")
 _MOST_VALUE = 300  # characters of a setting
 _EQUAL_FIELDS = frozenset({"same", "alike", "owner", "tag", "host", "verdict", "backend"})
 _GROUP_OF = {"live": "'queued', 'starting', 'running', 'stalled', 'retrying'"}
@@ -299,8 +302,7 @@ class _Conditions:
         self.parts: list[str] = []
         self.values: dict[str, Any] = {}
         for each in question.comparisons:
-            name, given = _name_condition(each.name, names)
-            self._hold(_INSIDE.format(f"({name}) AND {_compare(each)}"), **given, **_values_of(each))
+            self._hold_comparison(each, names)
         for key, value in question.fields:
             condition = f"short = :key AND name = ':' || :key AND {_match_field(key)}"
             self._hold(_INSIDE.format(condition), key=key, value=value)
@@ -317,15 +319,28 @@ class _Conditions:
             self._hold(f"(r.cwd LIKE {before}:path OR r.cwd LIKE {before}:path || '/%')", path=project)
         for state in question.not_states:
             self._hold(f"NOT ({_state_condition(state)})")
+        self._hold_words(question, names, has_words=has_words)
+
+    def _hold_words(self, question: Question, names: Names, *, has_words: bool) -> None:
         values = frozenset(names.values)
         for word in question.words:
             settings = [] if "|" in word else list_meant(word, names.settings)
             inside = _INSIDE.format(f"short IN ({', '.join(f':short{at}' for at in range(len(settings)))})")
-            frame = f"({_INSIDE_TEXTS} OR {inside})" if settings else _INSIDE_TEXTS
             given = {f"short{at}": name for at, name in enumerate(settings)}
-            self._hold_word(word, values, has_words=has_words, frame=frame, **given)
+            if settings and not word.isalnum():  # ``kl_coef`` is no word of a sentence
+                self._hold(inside, **given)
+            else:
+                frame = f"({_INSIDE_TEXTS} OR {inside})" if settings else _INSIDE_TEXTS
+                self._hold_word(word, values, has_words=has_words, frame=frame, **given)
         for word in question.unlike:
             self._hold_word(word, {word.lower()}, has_words=has_words, frame=f"NOT {_INSIDE_TEXTS}")
+
+    def _hold_comparison(self, each: Bound, names: Names) -> None:
+        name, given = _name_condition(each.name, names)
+        if each.sign == "is":
+            self._hold(f"{'NOT ' * (each.value == 'off')}{_INSIDE.format(f'({name}) AND {_IS_ON}')}", **given)
+        else:
+            self._hold(_INSIDE.format(f"({name}) AND {_compare(each)}"), **given, **_values_of(each))
 
     def _hold(self, part: str, **given: Any) -> None:
         """Add a condition whose values get names that no other condition has."""
@@ -361,8 +376,10 @@ def _write_time(posix_s: float) -> str:
 
 
 def stem(word: str) -> str:
-    """Return what the words that are meant begin with: that of a plural is the singular."""
+    """Return what the words that are meant begin with: ``explor`` of exploration and exploring, a plural's singular."""
     word = word.replace('"', " ").strip()
+    if found := _INFLECTED.fullmatch(word):
+        return found[1]
     return word[:-1] if len(word) > 4 and word.endswith("s") and not word.endswith("ss") else word  # noqa: PLR2004
 
 

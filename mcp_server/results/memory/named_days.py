@@ -14,7 +14,9 @@ _VERBS = ("march", "may")  # months only after "in" and "from"
 _NTH = ("first", "second", "third", "fourth", "last")
 _MONTH = "|".join([*_MONTHS, *(month[:3] + r"\.?" for month in _MONTHS)])
 DAY = (
-    r"last night|tonight|today|yesterday|this morning|this week|last week|this month|last month"
+    rf"(?:the\s+)?week\s+of\s+(?:{_MONTH})\s+\d{{1,2}}(?:st|nd|rd|th)?\b"
+    r"|(?:the\s+)?day\s+before\s+yesterday|last night|tonight|today|yesterday|this morning"
+    r"|this week|last week|this month|last month"
     rf"|(?:last\s+|this\s+)?(?:{'|'.join(_DAYS)})(?:\s+night)?|\d{{4}}-\d\d-\d\d|(?:{_MONTH})\s+\d{{1,2}}(?:st|nd|rd|th)?\b"
     rf"|\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:{_MONTH})\b|(?:\d+|an?|one|two|three|four|five|six)\s+(?:hour|day|week)s?\s+ago"
     rf"|(?:{'|'.join(month for month in _MONTHS if month not in _VERBS)})\b|(?<=in |om )(?:{'|'.join(_VERBS)})\b"
@@ -30,7 +32,7 @@ def find_day(text: str, now: datetime) -> tuple[datetime, datetime]:
     ``text``: what ``DAY`` finds. BadArgument: a date that no calendar has.
     """
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    day, word = timedelta(days=1), " ".join(text.lower().split())
+    day, word = timedelta(days=1), " ".join(text.lower().split()).removeprefix("the ")
     monday, first = midnight - day * midnight.weekday(), midnight.replace(day=1)
     if word == "last night":
         return midnight - timedelta(hours=24 - _NIGHT_BEGINS), midnight + timedelta(hours=_NIGHT_ENDS)
@@ -38,6 +40,7 @@ def find_day(text: str, now: datetime) -> tuple[datetime, datetime]:
     spans = {
         **{name: (midnight + timedelta(hours=hour), midnight + day) for name, hour in hours.items()},
         "yesterday": (midnight - day, midnight),
+        "day before yesterday": (midnight - 2 * day, midnight - day),
         "this week": (monday, monday + 7 * day),
         "last week": (monday - 7 * day, monday),
         "this month": (first, first + 31 * day),
@@ -64,6 +67,9 @@ def find_day(text: str, now: datetime) -> tuple[datetime, datetime]:
     if found := re.search(r"\d+", word):
         begin = _make_date(now, now.year, month, int(found[0]))
         begin = begin if begin <= now else _make_date(now, now.year - 1, month, int(found[0]))
+        if "week" in word:
+            begin -= day * begin.weekday()
+            return begin, begin + 7 * day
         return begin, begin + day
     begin = first.replace(month=month, year=now.year - (month > now.month))
     end = (begin + 31 * day).replace(day=1)

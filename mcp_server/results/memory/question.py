@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, get_args
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import LiveState
 from mcp_server.record.state import EndedState
+from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.named_days import DATE, DAY, find_day
 from mcp_server.results.memory.vocabulary import (
     BEFORE_NAME,
+    COUNTS,
     OR_MORE,
     PHRASES,
     SIGNS,
@@ -26,6 +28,7 @@ from mcp_server.results.memory.vocabulary import (
     Names,
     Sign,
 )
+from mcp_server.scalars.tag_names import best_direction
 from mcp_server.text.durations import find_duration
 
 STATES = (*get_args(LiveState), *get_args(EndedState))
@@ -42,12 +45,18 @@ _LINKING = (
 )
 _LINKS = rf"(?:(?:{_LINKING})\s+)*"
 _BETWEEN = re.compile(
-    rf"(?P<name>{_NAMES})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})(?![\w.])",
+    rf"(?P<name>{_NAMES})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})(?![\w.])"
+    rf"|(?<![\w.-])(?:between\s+)?(?P<least>{_NUMBER})\s*(?:to|and)\s+(?P<most>{_NUMBER})\s+(?P<counted>{_NAMES})",
     re.IGNORECASE,
 )
 _TOOK = re.compile(
     rf"(?:\b(?:took|takes|lasted|ran|run|runs|running|trained)\s+(?:for\s+)?)?\b(?P<sign>{_SPOKEN})\s+"
-    r"(?P<span>(?:\d+(?:\.\d+)?|an?|one|two|three|half\s+an?)\s*(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?))\b",
+    r"(?P<span>(?:\d+(?:\.\d+)?|an?|one|half\s+an?)\s*(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?))\b",
+    re.IGNORECASE,
+)
+_UNITS = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\b"
+_TOOK_BETWEEN = re.compile(
+    rf"\b(?:between|from)\s+(?P<low>[\d.]+)\s*(?P<unit>{_UNITS})?\s*(?:and|to)\s+(?P<high>[\d.]+)\s*(?P<last>{_UNITS})(?!\s+ago)",
     re.IGNORECASE,
 )
 _COMPARED = re.compile(
@@ -65,10 +74,20 @@ _TWICE = re.compile(
     rf"(?P<second>(?:[<>]=?|[≥≤]|{_SPOKEN})\s*{_NUMBER})(?![\w.]|\s+{_NAME}\s*[<>=])",
     re.IGNORECASE,
 )
+_SWITCHED = re.compile(
+    rf"(?P<name>{_NAMES})\s+(?:(?:is|was|were|turned|switched)\s+)*(?P<state>off|on|disabled|enabled)(?![\w./-])(?!\s+\w)"
+    rf"|\b(?:without|no)\s+(?P<after>{_NAMES})",
+    re.IGNORECASE,
+)
 _OLD = re.compile(
     r"\b(?:(?P<older>older)|(?P<newer>newer|younger)|(?P<more>more)|(?P<less>less))\s+than\s+(?P<span>\S+\s*(?:hours?|days?|weeks?|months?))\b(?P<old>\s+(?:old|ago))?",
     re.IGNORECASE,
 )
+_ASKED = re.compile(
+    rf"\b(?:which|what)\s+(?P<name>{_NAMES})(?=\s+(?:is|was|gave|gives|works?|worked|did|does|performs?|performed|had|has|got|reached|leads?|led|yields?)\b)",
+    re.IGNORECASE,
+)
+_BOTH = re.compile(r"(?<![\w./-])(?P<words>[\w./-]+(?:\s+and\s+[\w./-]+)+)", re.IGNORECASE)
 _EITHER = re.compile(r"(?<![\w./-])(?P<words>[\w./-]+(?:\s+or\s+[\w./-]+)+)", re.IGNORECASE)
 _COUNTED = re.compile(rf"\b(?:(?P<sign>{_SPOKEN})\s+)?(?P<value>{_NUMBER})\s+(?P<name>{_NAMES})", re.IGNORECASE)
 _PAIRED = re.compile(
@@ -81,10 +100,15 @@ _KEYED = re.compile(
 _TAGGED = re.compile(
     r"\b(?:(?:tagged|labell?ed)\s+(?:as\s+|with\s+)?|(?:with\s+)?(?:the\s+)?tags?\s+)(?P<tag>[\w.-]+)", re.IGNORECASE
 )
+_SPELLED = re.compile(rf"(?<![\w/.=:-])(?:{'|'.join(COUNTS)})(?![\w/.=:-])", re.IGNORECASE)
 _QUOTED = re.compile(r"(?<!\S)(?P<text>\"[^\"]+\"|'[^']+')(?!\s*[<>=!≥≤≠])")
-_PHRASED = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, PHRASES), key=len, reverse=True))})\b", re.IGNORECASE)
+_PHRASED = re.compile(
+    r"(?<![\w/.-])(?:{})(?![\w/-])".format("|".join(sorted(PHRASES, key=len, reverse=True)).replace(" ", r"[\s-]+")),
+    re.IGNORECASE,
+)
 _NOT = re.compile(
-    r"\b(?:not|without|except|excluding|other\s+than|never|didn't|did\s+not|unlike)\s+(?:(?:for|using|use|with|on|the|any|by|a|an|yet)\s+)*"
+    r"\b(?:(?<!could )(?<!can )not|without|except|excluding|other\s+than|never|didn't|did\s+not|unlike)\s+"
+    r"(?:(?:for|using|use|with|on|the|any|by|a|an|yet)\s+)*"
     r"(?P<word>[\w./-]+)",
     re.IGNORECASE,
 )
@@ -97,8 +121,8 @@ _RANK_WORDS: Mapping[str, Literal["max", "min", "worst"] | None] = {
     "worst": "worst",
 }
 _RANKED = re.compile(
-    r"(?<!at )\b(?:(?<![\w.=<>:≥≤≠!-])(?P<before>\d{1,3}|two|three|five|ten)\s+)?"
-    rf"(?P<most>{'|'.join(_RANK_WORDS)})\b(?:\s+(?P<count>\d{{1,3}}|two|three|five|ten)\b)?"
+    r"(?<!at )\b(?:(?<![\w.=<>:≥≤≠!-])(?P<before>\d{1,3})\s+)?"
+    rf"(?P<most>{'|'.join(_RANK_WORDS)})\b(?:\s+(?P<count>\d{{1,3}})\b)?"
     r"(?:\s*:\s*|\s+(?:ever\s+)?(?:(?:runs?|settings?|results?|ones?|cells?|trainings?)\b\s*)?(?:ever\s+)?"
     r"(?:(?:by|in terms of|on|for|at)\b\s*)?)"
     rf"(?P<tag>(?:(?:best|last|mean10%):)?{_NAME})?(?P<rest>(?:\s+{_NAME}){{0,2}})",
@@ -108,91 +132,26 @@ _BY = re.compile(
     rf"\b(?:by|in terms of|according to|w\.?r\.?t\.?)\s+(?:the\s+|its\s+|their\s+)?(?P<tag>{_NAMES})",
     re.IGNORECASE,
 )
+_ORDERED = re.compile(rf"\b(?:rank|sort|order|{'|'.join(_RANK_WORDS)})", re.IGNORECASE)
 _SEPARATED = re.compile(r"\w[/._]\w")
 _OF_TIME = frozenset({"longest", "slowest", "shortest", "fastest", "quickest"})
-_COUNTS = {"two": 2, "three": 3, "five": 5, "ten": 10}
 _AGO = re.compile(
-    r"\b(?:in|within|since|over|during)?\s*(?:the\s+)?(?:last|past)\s+(?P<span>(?:(?:\d+(?:\.\d+)?|an?|two|three|four|five"
-    r"|six|few)\s*|(?<=the last )|(?<=past ))(?:minute|hour|day|week|month)s?)\b",
+    r"\b(?:in|within|since|over|during)?\s*(?:the\s+)?(?:last|past)\s+(?P<span>"
+    r"(?:(?:\d+(?:\.\d+)?|an?|few)\s*|(?<=the last )|(?<=past ))(?:minute|hour|day|week|month)s?)\b",
     re.IGNORECASE,
 )
 _DAY = re.compile(
     rf"\b(?:(?P<when>since|after|from|before|until|between|on|in|of|during|by)\s+)?(?P<day>{DAY})"
-    rf"(?:\s+(?:and|to|until|through)\s+(?P<last>{DAY}))?",
+    rf"(?:\s+(?:and|to|until|through)\s+(?P<last>{DAY}|\d{{1,2}}(?:st|nd|rd|th)?(?![\w.:-]|\s+\w)))?",
     re.IGNORECASE,
 )
 _HERE = re.compile(
     r"\b(?:(?:in|of|from|for)\s+)?(?:this|the current|my|our)\s+(?:project|repo(?:sitory)?|directory)\b", re.IGNORECASE
 )
 _WORD = re.compile(r"\"[^\"]+\"|'[^']+'|[^\s,;?!()]+")
+_TROUBLE = re.compile(r"(?:error|problem|issue)s?", re.IGNORECASE)
 _CLAIMS = frozenset("with using use used uses on in by try tried".split())  # noqa: SIM905
 _ARTICLES = frozenset({"a", "an", "any", "the"})
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A setting, metric or fact beside a value: ``lr > 0.001``. ``value`` is text; compared as a number if both are."""
-
-    name: str
-    sign: Sign
-    value: str
-
-    @property
-    def text(self) -> str:
-        """The condition as an answer quotes it."""
-        return f"{self.name}{self.sign}{self.value}" if len(self.sign) == 1 else f"{self.name} {self.sign} {self.value}"
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question in parts, all of which must hold. Times are POSIX seconds of the launch.
-
-    ``ranked``: the metric by which the hits stand, empty for the one that most of them have; None: newest first.
-    """
-
-    comparisons: tuple[Bound, ...] = ()
-    states: tuple[str, ...] = ()
-    causes: tuple[str, ...] = ()
-    fields: tuple[tuple[str, str], ...] = ()
-    project: str | None = None
-    since_s: float | None = None
-    until_s: float | None = None
-    ranked: str | None = None
-    goal: Literal["max", "min", "worst"] | None = None
-    words: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()  # words that must not stand there
-    not_states: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()  # settings that are told of each
-    most: int | None = None
-    claimed: tuple[str, ...] = field(
-        default=(), compare=False
-    )  # words that are quoted, or that something was done with
-
-    def list_wider(self) -> dict[str, Question]:
-        """Return the question without each of its parts, by that part."""
-        wider = {}
-        for one in self.comparisons:
-            wider[one.text] = replace(self, comparisons=tuple(each for each in self.comparisons if each != one))
-        for key, value in self.fields:
-            others = tuple(each for each in self.fields if each != (key, value))
-            wider[f"{key}:{value}"] = replace(self, fields=others)
-        for word in self.words:
-            wider[word] = replace(self, words=tuple(each for each in self.words if each != word))
-        for word in self.unlike:
-            wider[f"not {word}"] = replace(self, unlike=tuple(each for each in self.unlike if each != word))
-        if self.not_states:
-            wider[f"not {', '.join(self.not_states)}"] = replace(self, not_states=())
-        if self.states or self.causes:
-            wider[" ".join((*self.states, *self.causes))] = replace(self, states=(), causes=())
-        if self.project is not None:
-            wider[f"project:{self.project}"] = replace(self, project=None)
-        if self.since_s is not None or self.until_s is not None:
-            wider["a time"] = replace(self, since_s=None, until_s=None)
-        return wider
-
-    def of_owner(self, owner: str) -> Question:
-        """Return the question about the runs of one owner alone."""
-        return replace(self, fields=(*self.fields, ("owner", owner)))
 
 
 @dataclass
@@ -214,7 +173,7 @@ class _Reader:
                 continue
             left = taken if isinstance(taken, str) else ""
             self.text = f"{self.text[: found.start()]} {left} {self.text[found.end() :]}"
-            position = found.start() + len(left)
+            position = found.start() + len(left) + 1
 
     def add(self, name: str, value: object) -> bool:
         former = self.question.setdefault(name, ())
@@ -243,7 +202,19 @@ class _Reader:
             return self.put(since_s=self._read_time(value))
         if key in ("until", "before"):
             return self.put(until_s=self._read_time(value))
-        return key in FIELDS and self.add("fields", (key, value))
+        if key in FIELDS:
+            return self.add("fields", (key, value))
+        return self.names.is_setting(key) and self.add("comparisons", Bound(key, "=", value))
+
+    def switched(self, found: re.Match[str]) -> bool | str:
+        """Read ``dropout off``, ``without dropout``, ``amp enabled``: the sign says how a setting is switched."""
+        words = _strip_silent((found["name"] or found["after"]).split())
+        known = self.names.find(words, last=bool(found["name"]), only="setting")
+        if known is None:
+            return False
+        value = "on" if (found["state"] or "").lower() in ("on", "enabled") else "off"
+        left = words[: -known[0]] if found["name"] else words[known[0] :]
+        return self.add("comparisons", Bound(known[1], "is", value)) and " ".join(left)
 
     def compared(self, found: re.Match[str]) -> bool | str:
         name = found["name"] or found["spoken_name"] or found["at_least_name"]
@@ -266,9 +237,9 @@ class _Reader:
 
     def _bound(self, words: Sequence[str], sign: Sign, value: str) -> bool | str:
         """Add a condition on the name in which words end, and return the others."""
-        kept = list(words)
-        while kept and kept[-1].lower() in SILENT:
-            kept.pop()
+        if sign in ("better", "worse"):
+            sign = ">" if (best_direction(" ".join(words[-1:])) != "min") == (sign == "better") else "<"
+        kept = _strip_silent(words)
         count, name = self.names.find(kept) or (1, kept[-1] if kept else "")
         if not name or (not self.names.settings and kept != list(words)):
             return False
@@ -276,8 +247,14 @@ class _Reader:
         return " ".join(kept[:-count])
 
     def between(self, found: re.Match[str]) -> bool | str:
-        left = self._bound(found["name"].split(), ">=", found["low"])
-        return left if left is False else self._bound(found["name"].split(), "<=", found["high"])
+        if found["name"]:
+            left = self._bound(found["name"].split(), ">=", found["low"])
+            return left if left is False else self._bound(found["name"].split(), "<=", found["high"])
+        words = found["counted"].split()
+        if (known := self.names.find(words, last=False, only="setting")) is None:
+            return False
+        self.add("comparisons", Bound(known[1], ">=", found["least"]))
+        return self.add("comparisons", Bound(known[1], "<=", found["most"])) and " ".join(words[known[0] :])
 
     def turned(self, found: re.Match[str]) -> bool | str:
         """Read ``above a reward of 250``."""
@@ -287,6 +264,18 @@ class _Reader:
         """Write ``lr >= 1 and <= 2`` as two conditions."""
         name = (self.names.find(found["name"].split()) or (1, found["name"].split()[-1]))[1]
         return f"{found['name']} {found['first']} {name} {found['second']}"
+
+    def asked(self, found: re.Match[str]) -> bool:
+        """Read ``which lr is best``: the setting is told of each."""
+        known = self.names.find(found["name"].split(), only="setting")
+        is_whole = known is not None and known[0] == len(found["name"].split())
+        return known is not None and is_whole and self.add("shown", known[1]) and self.add("words", known[1])
+
+    def both(self, found: re.Match[str]) -> str:
+        words = found["words"].split()[::2]
+        if not any(word.lower() in SILENT or self._find_state(word) or word.lower() in self.kinds for word in words):
+            self.add("joined", tuple(words))
+        return found["words"]
 
     def old(self, found: re.Match[str]) -> bool:
         if not (found["old"] or found["older"] or found["newer"]):
@@ -310,6 +299,14 @@ class _Reader:
         sign = self._sign(found["sign"])
         return seconds is not None and self.add("comparisons", Bound("elapsed_s", sign, f"{seconds:g}"))
 
+    def took_between(self, found: re.Match[str]) -> bool:
+        """Read ``between 1 and 2 hours``."""
+        low = find_duration(f"{found['low']} {found['unit'] or found['last']}")
+        high = find_duration(f"{found['high']} {found['last']}")
+        return self.add("comparisons", Bound("elapsed_s", ">=", f"{low}")) and self.add(
+            "comparisons", Bound("elapsed_s", "<=", f"{high}")
+        )
+
     def counted(self, found: re.Match[str]) -> bool | str:
         """Read ``4096 envs``, ``at least 4 gpus``, ``512 parallel environments``."""
         words = found["name"].split()
@@ -323,7 +320,7 @@ class _Reader:
 
     def paired(self, found: re.Match[str]) -> bool | str:
         """Read ``seed 3``, ``batch size of 64``, ``reached step 5000``."""
-        words = found["name"].split()
+        words = _strip_silent(found["name"].split())
         if (known := self.names.find(words, only="setting")) is None:
             return False
         left = words[: -known[0]]
@@ -335,7 +332,7 @@ class _Reader:
         return found["tag"].lower() not in SILENT and self.add("fields", ("tag", found["tag"]))
 
     def phrased(self, found: re.Match[str]) -> bool:
-        key, _, values = PHRASES[" ".join(found[0].lower().split())].partition(":")
+        key, _, values = PHRASES[" ".join(re.split(r"[\s-]+", found[0].lower()))].partition(":")
         if key == "not":
             return self.add("not_states", values)
         if key == "cause":
@@ -352,6 +349,9 @@ class _Reader:
         words = found["tag"].split()
         if (known := self.names.find(words, last=False, only="metric")) is None:
             return False
+        rest = (words[known[0] :] or [""])[0].lower()
+        if rest and rest not in SILENT and not (_ORDERED.search(self.text) or "goal" in self.question):
+            return False  # ``motivated by reward hacking``
         return self.put(ranked=known[1]) and " ".join(words[known[0] :])
 
     def ranked(self, found: re.Match[str]) -> bool | str:
@@ -362,8 +362,8 @@ class _Reader:
         words = [tag, *rest] if tag else []
         if "goal" in self.question or (word == "most" and not self.names.is_metric(tag)):
             return False
-        count = (found["count"] or found["before"] or "").lower()
-        self.put(goal=_RANK_WORDS[word], most=int(count) if count.isdigit() else _COUNTS.get(count))
+        count = found["count"] or found["before"]
+        self.put(goal=_RANK_WORDS[word], most=int(count) if count else None)
         if "ranked" in self.question:
             return " ".join(words)
         if word in _OF_TIME:
@@ -374,12 +374,15 @@ class _Reader:
             is_word = tag.lower() in SILENT or bool(self._find_state(tag))
             return self.put(ranked="" if is_word else tag) and " ".join(words if is_word else rest)
         known = self.names.find(words, last=False)
-        if known is None and _SEPARATED.search(tag):  # a metric that no supervisor has noted: curves may have it
+        is_subject = re.search(r"\b(?:on|for)\s+$", found[0][: found.start("tag") - found.start()], re.IGNORECASE)
+        if (
+            known is None and _SEPARATED.search(tag) and not is_subject
+        ):  # a metric that no supervisor has noted: curves may have it
             return self.put(ranked=tag) and " ".join(rest)
         is_value = known is not None and (word not in ("best", "top", "worst") or self.names.is_metric(known[1]))
         self.put(ranked=known[1] if known and is_value else "")
         if known and not is_value:
-            self.put(shown=(known[1],))
+            self.add("shown", known[1])
         return " ".join(words[known[0] :] if known else words)
 
     def _counts_hits(self, found: re.Match[str]) -> bool:
@@ -391,11 +394,7 @@ class _Reader:
 
     def ago(self, found: re.Match[str]) -> bool:
         span = re.sub(r"(?i)^(?:few|)\s*(?=[a-z])", "", found["span"])
-        span = (
-            span
-            if re.match(r"\d|an?\b|two|three", span, re.IGNORECASE)
-            else f"{3 if 'few' in found['span'] else 1} {span}"
-        )
+        span = span if re.match(r"\d|an?\b", span, re.IGNORECASE) else f"{3 if 'few' in found['span'] else 1} {span}"
         days = re.fullmatch(r"(?i)(\S+)\s*months?", span)
         seconds = 30 * 86_400.0 * (find_duration(f"{days[1]} days") or 86_400) / 86_400 if days else find_duration(span)
         return seconds is not None and self.put(since_s=self.now.timestamp() - seconds)
@@ -403,8 +402,10 @@ class _Reader:
     def day(self, found: re.Match[str]) -> bool:
         begin, end = find_day(found["day"], self.now)
         when = (found["when"] or "").lower()
-        if found["last"]:
-            return self.put(since_s=begin.timestamp(), until_s=find_day(found["last"], self.now)[1].timestamp())
+        if last := found["last"]:
+            if last[0].isdigit() and "-" not in last and " " not in last:  # ``November 12 and 13``
+                last = re.sub(r"\d+(?:st|nd|rd|th)?", last, found["day"], count=1)
+            return self.put(since_s=begin.timestamp(), until_s=find_day(last, self.now)[1].timestamp())
         if when in ("before", "until", "by"):
             return self.put(until_s=(begin if when == "before" else end).timestamp())
         if when in ("since", "after") or end >= self.now:
@@ -424,7 +425,9 @@ class _Reader:
             word = found[0].strip(".:'\"").removesuffix("'s")
             if word.lower() in self.kinds:
                 self.add("causes", word.lower())
-            elif not (word.lower() in SILENT or self.state(word)):
+            elif not (
+                word.lower() in SILENT or self.state(word) or ("causes" in self.question and _TROUBLE.fullmatch(word))
+            ):
                 kept += [word] if any(map(str.isalnum, word)) else []
                 if before in _CLAIMS:
                     self.add("claimed", word)
@@ -458,17 +461,21 @@ def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names)
     reader = _Reader(re.sub(r"\s+", " ", text).strip(), now, kinds, names)
     for pattern, read in (
         (_QUOTED, reader.quoted),
+        (_SPELLED, lambda found: COUNTS[found[0].lower()]),
         (_HERE, lambda _: reader.put(project=".")),
         (_KEYED, lambda found: found["key"] not in _RANK_WORDS and reader.keyed(found)),
         (_AGO, reader.ago),
         (_OLD, reader.old),
+        (_TOOK_BETWEEN, reader.took_between),
         (_TOOK, reader.took),
         (_DAY, reader.day),
         (_BETWEEN, reader.between),
         (_BY, reader.sorted_by),
+        (_ASKED, reader.asked),
         (_RANKED, reader.ranked),
         (_TURNED, reader.turned),
         (_TWICE, reader.twice),
+        (_SWITCHED, reader.switched),
         (_COMPARED, reader.compared),
         (_COUNTED, reader.counted),
         (_PAIRED, reader.paired),
@@ -476,11 +483,20 @@ def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names)
         (_PHRASED, reader.phrased),
         (_NOT, reader.negated),
         (_EITHER, reader.either),
+        (_BOTH, reader.both),
     ):
         reader.take(pattern, read)
     for word in reader.words():
         reader.add("words", word)
     return Question(**reader.question)  # type: ignore[arg-type]
+
+
+def _strip_silent(words: Sequence[str]) -> list[str]:
+    """Return words without those at their end that say nothing."""
+    kept = list(words)
+    while kept and kept[-1].lower() in SILENT:
+        kept.pop()
+    return kept
 
 
 def _unquote(text: str) -> str:

@@ -11,8 +11,8 @@ from mcp_server.record.code.drift import find_changed_code, list_changed_named
 from mcp_server.record.script import command_text
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.sweeps.sweep_ranking import is_seed
+from mcp_server.results.memory.conditions import Question
 from mcp_server.results.memory.index import Hit, Memory
-from mcp_server.results.memory.question import Question
 from mcp_server.results.memory.remembered import list_beside, sign
 from mcp_server.results.memory.searcher import Searcher
 from mcp_server.scalars.run_scalars import Scalars

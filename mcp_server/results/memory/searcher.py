@@ -17,8 +17,8 @@ from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable, SweepNotF
 from mcp_server.record.results.notes import NOTED
 from mcp_server.record.state import Run
 from mcp_server.results.figures import choose_goal, has_direction, measure
+from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
-from mcp_server.results.memory.question import Bound, Question
 from mcp_server.results.memory.remembered import remember
 from mcp_server.results.memory.vocabulary import Names, list_meant
 from mcp_server.scalars.curve_questions import parse_ranking
@@ -96,9 +96,7 @@ class Searcher:
         if question.project is not None:
             question = replace(question, project=find_project(question.project, self._project))
         question, metrics = _split(question, names)
-        hits = self._select(question)
-        if not hits and (rest := self._leave_out_unsaid(question)) != question:
-            question, hits = rest, self._select(rest)
+        question, hits = self._select_wider(question, metrics)
         values: dict[str, dict[str, _Value]] = {}
         for each in metrics:
             values[each.name] = known = self._measure(each.name, hits, None)
@@ -132,7 +130,15 @@ class Searcher:
     def _select(self, question: Question) -> list[Hit]:
         return self._store.ask(lambda index: Memory.of(index).select(question))
 
-    def _leave_out_unsaid(self, question: Question) -> Question:
+    def _select_wider(self, question: Question, metrics: Sequence[Bound]) -> tuple[Question, list[Hit]]:
+        """Return a question with its hits; one without any as a wider one of which that is noted."""
+        hits = self._select(question)
+        for widen in (self._leave_out_unsaid, self._take_either):
+            if not hits and (rest := widen(question, metrics)) != question:
+                question, hits = rest, self._select(rest)
+        return question, hits
+
+    def _leave_out_unsaid(self, question: Question, metrics: Sequence[Bound]) -> Question:
         """Return a question without words that no run says, which are noted, where it asks more than these.
 
         What is claimed of runs must hold: of ``with transformers`` nothing is left out.
@@ -142,10 +148,21 @@ class Searcher:
         unsaid = [word for word, count in counts.items() if not count]
         rest = replace(question, words=tuple(word for word in question.words if word not in unsaid))
         fields = [key for key, _ in rest.fields if key != "owner"]
-        if unsaid and (fields or rest.words or rest.comparisons or rest.states or rest.causes or rest.not_states):
+        if unsaid and (
+            fields or metrics or rest.words or rest.comparisons or rest.states or rest.causes or rest.not_states
+        ):
             self._notes.append(f"No run says {join_some([repr(word) for word in unsaid], _MOST_SHOWN)}: left out.")
             return rest
         return question
+
+    def _take_either(self, question: Question, _: Sequence[Bound]) -> Question:
+        """Return a question in which one of several words with ``and`` between them is enough, which is noted."""
+        joined = [words for words in question.joined if set(words) <= set(question.words)]
+        if not joined:
+            return question
+        left = [word for word in question.words if not any(word in words for words in joined)]
+        self._notes.append(f"No run says {' and '.join(joined[0])}: runs that say one of them.")
+        return replace(question, words=(*left, *("|".join(words) for words in joined)))
 
     def _write_lines(
         self, shown: Sequence[Hit], question: Question, values: Mapping[str, dict[str, _Value]], most_tokens: float
@@ -406,7 +423,7 @@ def _describe(
         if one.value is not None
     ]
     shorts = {short_name(name): name for name in settings}
-    asked = [*(each.name for each in question.comparisons), *question.shown]
+    asked = [*(each.name for each in question.comparisons), *question.shown, *question.words]
     named = [shorts[one] for name in asked for one in list_meant(short_name(normal_name(name)), shorts)]
     names = list(dict.fromkeys([*named, *differing[:_MOST_SHOWN]]))
     reasons = [

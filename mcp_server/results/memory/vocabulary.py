@@ -9,12 +9,15 @@ from typing import Literal, cast
 from mcp_server.scalars.tag_names import match_tags
 from mcp_server.text.rows import read_blocks
 
-Sign = Literal["=", "!=", ">", ">=", "<", "<="]
+Sign = Literal["=", "!=", ">", ">=", "<", "<=", "is", "better", "worse"]  # ``is``: on or off
 
 _BLOCKS = [dict(block) for block in read_blocks("results/memory/question")]
-SILENT, STATE_WORDS, ALIASES = (
+SILENT, STATE_WORDS, ALIASES, PARTS = (
     frozenset(_BLOCKS[0]["word"].split()),
-    *(dict(pair.split("=") for pair in _BLOCKS[number][key].split()) for number, key in ((1, "state"), (2, "alias"))),
+    *(
+        dict(pair.split("=") for pair in _BLOCKS[number][key].split())
+        for number, key in ((1, "state"), (2, "alias"), (3, "part"))
+    ),
 )
 SIGNS: Mapping[str, Sign] = {
     words: cast("Sign", block["sign"]) for block in _BLOCKS if "sign" in block for words in block["said"].split(", ")
@@ -24,6 +27,10 @@ OR_MORE: Mapping[str, Sign] = {
     **dict.fromkeys(("less", "lower", "below", "smaller", "fewer", "under"), "<="),
 }
 BEFORE_NAME: Mapping[str, Sign] = {"before": "<", **dict.fromkeys(("reached", "past", "passed", "beyond"), ">=")}
+COUNTS = {"zero": "0"} | {
+    word: str(number)
+    for number, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)  # noqa: SIM905
+}
 PHRASES = {words: block["means"] for block in _BLOCKS if "means" in block for words in block["said"].split(", ")}
 _LONGEST_NAME = 3  # words
 _SHORTEST_PLURAL = 3  # letters without its s
@@ -33,7 +40,7 @@ _HELD_OUT = ("eval_", "val_", "test_", "valid_", "validation_")
 @cache
 def plain_name(name: str) -> str:
     """Return a name as all spellings of it have it: ``--num-envs``, ``Num Envs`` and ``num_envs`` are one."""
-    plain = "_".join(re.findall(r"[a-z0-9%]+", name.lower()))
+    plain = "_".join(PARTS.get(part, part) for part in re.findall(r"[a-z0-9%]+", name.lower()))
     return ALIASES.get(plain, plain)
 
 
@@ -72,7 +79,7 @@ class Names:
             part = words[-count:] if last else words[:count]
             if part[0].lower() in SILENT or part[-1].lower() in SILENT:
                 continue
-            name = " ".join(part)
-            if (only != "metric" and self.is_setting(name)) or (only != "setting" and self.is_metric(name)):
-                return count, name
+            for name in dict.fromkeys((text := " ".join(part), text.removesuffix("s"))):
+                if (only != "metric" and self.is_setting(name)) or (only != "setting" and self.is_metric(name)):
+                    return count, name
         return None

@@ -362,6 +362,11 @@ QUESTIONS: list[tuple[str, Truth]] = [
         such(lambda r: r["project"] == "cube" and r["kind"] == "oom_gpu" and r["created"] >= NOW - 480 * HOUR),
     ),
     ("seed 0 or 1 of dreamer", such(lambda r: r["seed"] in (0, 1) and r["algo"] == "dreamer")),
+    ("walker and llama failures", such(lambda r: r["state"] == "failed" and r["project"] in ("walker", "llama"))),
+    ("what did we learn about warming and spikes", such(lambda r: r["why"] and "spike" in r["why"])),
+    ("episode reward over 400", such(lambda r: (r["reward"] or 0) > 400)),
+    ("sac without NCCL_P2P_DISABLE", such(lambda r: r["algo"] == "sac" and not r["env"])),
+    ("which optimizer is best for walker", best(lambda r: r["project"] == "walker", "reward")),
 ]
 
 

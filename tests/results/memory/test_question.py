@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.results.memory.question import Bound, Question, read_question
+from mcp_server.results.memory.conditions import Bound, Question
+from mcp_server.results.memory.question import read_question
 from mcp_server.results.memory.searcher import list_kinds
 from mcp_server.results.memory.vocabulary import Names
 
@@ -49,6 +50,30 @@ def ago(**span: float) -> float:
         ('why:"bigger batches" state:live', {"fields": (("why", "bigger batches"),), "states": ("live",)}),
         ("why did cube fail", {"states": ("failed",), "words": ("cube",)}),
         ('"out of memory"', {"words": ("out of memory",)}),
+        ("runs that needed over ten hours", {"comparisons": (("elapsed_s", ">", "36000"),)}),
+        ("between 1 and 2 hours", {"comparisons": (("elapsed_s", ">=", "3600.0"), ("elapsed_s", "<=", "7200.0"))}),
+        ("dropout is off, seed:13", {"comparisons": (("seed", "=", "13"), ("dropout", "is", "off"))}),
+        ("cube without dropout", {"comparisons": (("dropout", "is", "off"),), "words": ("cube",)}),
+        (
+            "1024 to 4096 envs on cube",
+            {"comparisons": (("envs", ">=", "1024"), ("envs", "<=", "4096")), "words": ("cube",)},
+        ),
+        ("val/ppl better than 8", {"comparisons": (("val/ppl", "<", "8"),)}),
+        ("reward worse than 8", {"comparisons": (("reward", "<", "8"),)}),
+        ("where seed is 3 and dropout is 0.1", {"comparisons": (("seed", "=", "3"), ("dropout", "=", "0.1"))}),
+        (
+            "which batch size gave the best reward",
+            {"ranked": "reward", "shown": ("batch size",), "words": ("batch size",)},
+        ),
+        ("best run for some/thing_new", {"ranked": "", "words": ("some/thing_new",)}),
+        ("experiments motivated by reward hacking", {"words": ("reward", "hacking")}),
+        ("sort cube by reward", {"ranked": "reward", "words": ("cube",)}),
+        ("which could not import a module", {"causes": ("import_error",), "words": ("module",)}),
+        ("cube out-of-memory errors", {"causes": ("oom",), "words": ("cube",)}),
+        ("cube and resnet", {"words": ("cube", "resnet"), "joined": (("cube", "resnet"),)}),
+        ("day before yesterday", {"since_s": ago(hours=57.5), "until_s": ago(hours=33.5)}),
+        ("runs of November 12 and 13", {"since_s": ago(days=15, hours=9.5), "until_s": ago(days=13, hours=9.5)}),
+        ("the week of November 11", {"since_s": ago(days=18, hours=9.5), "until_s": ago(days=11, hours=9.5)}),
         ("lr=5 best:reward", {"comparisons": (("lr", "=", "5"),), "ranked": "reward"}),
         ("lr<0.5 best:val/ppl", {"comparisons": (("lr", "<", "0.5"),), "ranked": "val/ppl"}),
         ("lr over 3 best:reward", {"comparisons": (("lr", ">", "3"),), "ranked": "reward"}),

@@ -1,0 +1,75 @@
+"""A question about former runs in its parts, all of which must hold. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from mcp_server.results.memory.vocabulary import Sign
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A setting, metric or fact beside a value: ``lr > 0.001``. ``value`` is text; compared as a number if both are."""
+
+    name: str
+    sign: Sign
+    value: str
+
+    @property
+    def text(self) -> str:
+        """The condition as an answer quotes it."""
+        return f"{self.name}{self.sign}{self.value}" if len(self.sign) == 1 else f"{self.name} {self.sign} {self.value}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question in parts, all of which must hold. Times are POSIX seconds of the launch.
+
+    ``ranked``: the metric by which the hits stand, empty for the one that most of them have; None: newest first.
+    """
+
+    comparisons: tuple[Bound, ...] = ()
+    states: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+    project: str | None = None
+    since_s: float | None = None
+    until_s: float | None = None
+    ranked: str | None = None
+    goal: Literal["max", "min", "worst"] | None = None
+    words: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()  # words that must not stand there
+    not_states: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()  # settings that are told of each
+    joined: tuple[tuple[str, ...], ...] = field(default=(), compare=False)  # words between which ``and`` stands
+    most: int | None = None
+    claimed: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # words that are quoted, or that something was done with
+
+    def list_wider(self) -> dict[str, Question]:
+        """Return the question without each of its parts, by that part."""
+        wider = {}
+        for one in self.comparisons:
+            wider[one.text] = replace(self, comparisons=tuple(each for each in self.comparisons if each != one))
+        for key, value in self.fields:
+            others = tuple(each for each in self.fields if each != (key, value))
+            wider[f"{key}:{value}"] = replace(self, fields=others)
+        for word in self.words:
+            wider[word] = replace(self, words=tuple(each for each in self.words if each != word))
+        for word in self.unlike:
+            wider[f"not {word}"] = replace(self, unlike=tuple(each for each in self.unlike if each != word))
+        if self.not_states:
+            wider[f"not {', '.join(self.not_states)}"] = replace(self, not_states=())
+        if self.states or self.causes:
+            wider[" ".join((*self.states, *self.causes))] = replace(self, states=(), causes=())
+        if self.project is not None:
+            wider[f"project:{self.project}"] = replace(self, project=None)
+        if self.since_s is not None or self.until_s is not None:
+            wider["a time"] = replace(self, since_s=None, until_s=None)
+        return wider
+
+    def of_owner(self, owner: str) -> Question:
+        """Return the question about the runs of one owner alone."""
+        return replace(self, fields=(*self.fields, ("owner", owner)))
