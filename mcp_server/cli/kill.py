@@ -20,6 +20,7 @@ from mcp_server.runs.stop.stop_run import StopResult, describe_dependents, list_
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.text.formatting import counted
 from mcp_server.views.sweep_status import describe_sweep_for_confirmation
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def sum_up(stopped: StopResult | SweepStop) -> tuple[str, dict[str, Any], list[s
         problems = stopped.problems
         facts, is_known = {"runs": list(stopped.runs.results), "problems": problems}, True
         skipped = stopped.sweep.count().get("skipped", 0)
-        message = f"{len(facts['runs'])} runs were stopped; {skipped} cells were not started. It is {run.state}."
+        ended, left = counted(len(stopped.runs.results), "run"), counted(skipped, "cell")
+        message = f"Stopped: {ended}; not started: {left}. It is {run.state}."
     named = [{"pid": process.pid, "command": process.program} for process in survivors]
     start = {"status": "killed" if is_killed else "incomplete", "run_id": run.run_id, "state": run.state}
     troubles = [f"{name}: {problem}" for name, problem in problems.items()]

@@ -17,6 +17,8 @@ from mcp_server.command.shell import ReadCommand, is_literal
 from mcp_server.text.near_names import find_near_names
 
 _MOST_MODULES = 8  # modules: of one line that imports
+_MAIN = re.compile(r"(?ms)^(?:def main\b|if __name__ ==).*?(?=^\S|\Z)")
+_USES_MAIN = re.compile(r"\bimport\b.*(?:\bmain\b|\*)|\.main\(")
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w, ]+)", re.MULTILINE)
 # What may take options that are written out nowhere, or change how they are spelled.
 _OPEN = re.compile(
@@ -49,9 +51,13 @@ class ScriptOptions:
 
 
 def read_script(command: ReadCommand, cwd: Path) -> list[str]:
-    """Return the text of the last Python script of a command, and those of modules beside it that it imports."""
+    """Return the text of the last Python script of a command, and those of modules beside it that it imports.
+
+    Without the ``main`` of such a module, which only a program that is started runs, unless the script uses the name.
+    """
     programs = find_placed_programs(command)
-    return _read_sources(programs[-1], cwd) if programs else []
+    text, *imported = _read_sources(programs[-1], cwd) if programs else [""]
+    return [text, *(imported if _USES_MAIN.search(text) else [_MAIN.sub("", one) for one in imported])]
 
 
 def _read_sources(program: PlacedProgram, cwd: Path, read: Callable[[Path], str] = read_text) -> list[str]:

@@ -29,6 +29,7 @@ from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.sweeps.conducting import stop_sweep
 from mcp_server.sweeps.tables.log import keep_note
 from mcp_server.sweeps.tables.trial_table import find_trial, read_diff
+from mcp_server.text.formatting import counted
 from mcp_server.text.secret_patterns import mask_source
 from mcp_server.threads import run_in_thread, use_threads_for
 from mcp_server.tools.support.context import ServerContext
@@ -256,8 +257,7 @@ class _RunRoutes:
             stopped = await stop_sweep(
                 run, store, watch, self._server.environ, by=by, reason=reason, stopped_by="person"
             )
-            count = len(stopped.runs.results)
-            return f"{count} runs were stopped. {run.run_id} is {stopped.sweep.state}."
+            return f"Stopped: {counted(len(stopped.runs.results), 'run')}. {run.run_id} is {stopped.sweep.state}."
         if run.ended and not await run_in_thread(backend_of(run.spec).find_leftovers, run):
             return f"{run.run_id} has ended already: {run.state}."
         dependents = await run_in_thread(list_dependents, [run], store)

@@ -21,7 +21,7 @@ _STEPS = tuple(
         r"(?:^|[^\d])(\d+)[-_]?(?:steps?|it|iters?|iterations?)(?![a-z])",
         r"(?:^|[^a-z])(?:iter(?:ation)?|update|batch)[-_=]?(\d+)",
         r"(?:checkpoint|ckpt|chkpt)[-_=]?(\d+)(?![\d.])",
-        r"(?:^|[^a-z])(?:model|weights|state|policy|agent|actor|net|nn|snapshot)[-_=](\d+)$",
+        r"(?:^|[^a-z])(?:model|weights|state|policy|agent|actor|net|nn|snap|snapshot|adapter|lora)[-_=](\d+)$",
     )
 )
 _EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)[-_=]?(\d+)", re.IGNORECASE)
@@ -39,7 +39,10 @@ _DATA = re.compile(
     r"|feature|tokeni[sz]|vocab|evaluation|predict|samples?(?![a-z])|metrics|stats",
     re.IGNORECASE,
 )
-_NAMES = re.compile(r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|(?<![a-z])steps?(?![a-z])", re.IGNORECASE)
+_NAMES = re.compile(
+    r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|adapter|lora|(?<![a-z])(?:steps?|snap(?:shot)?)(?![a-z])",
+    re.IGNORECASE,
+)
 _PLACE = re.compile(r"(?:saved|best|last)?[-_]?(?:checkpoint|ckpt|chkpt|snapshot|weight)s?", re.IGNORECASE)
 _COUNT = re.compile(r"(?:epoch|ep|iter(?:ation)?|update|snapshot)[-_=]?\d+", re.IGNORECASE)
 # Stored next to the weights; alone they are not a checkpoint.

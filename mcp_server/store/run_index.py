@@ -81,7 +81,7 @@ class RunQuery:
     tags: Sequence[str] | None = None  # all of them
     any_tag: Sequence[str] | None = None
     name: str | None = None
-    name_part: str | None = None  # of the name or the id
+    name_part: str | None = None  # of the name or the id, in any case
     sweep: str | None = None
     mirror: str | None = None  # empty: of this host
     sessions: Sequence[str] | None = None  # one of them
@@ -116,7 +116,7 @@ _CONDITIONS = {
     "state": "1",
     "owner": "owner = :owner",
     "name": "name = :name",
-    "name_part": "instr(name, :name_part) OR instr(run_id, :name_part)",
+    "name_part": "instr(lower(name), lower(:name_part)) OR instr(lower(run_id), lower(:name_part))",
     "sweep": "sweep = :sweep",
     "mirror": "mirror = :mirror",
     "sessions": "session IN (SELECT value FROM json_each(:sessions))",

@@ -127,6 +127,11 @@ def significant(value: float, digits: int = 4) -> float:
     return float(round(value)) if is_long else float(f"{value:.{digits}g}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 run``, ``2 runs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def count_digits(values: Iterable[float], least: int = FEWEST_DIGITS) -> int:
     """Return how many significant digits, at most 7, a column needs so that values that differ look different."""
     different = {float(value) for value in values if math.isfinite(value)}

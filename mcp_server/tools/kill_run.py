@@ -18,7 +18,7 @@ from mcp_server.runs.stop.confirmation import describe_for_confirmation
 from mcp_server.runs.stop.stop_run import Stops, describe_dependents, list_dependents, stop_runs
 from mcp_server.runs.wait.selection import LIVE, TAG, select
 from mcp_server.sweeps.conducting import SweepStop, stop_sweep
-from mcp_server.text.formatting import shorten_middle
+from mcp_server.text.formatting import counted, shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, caller, naming_sessions, server_of
@@ -293,12 +293,12 @@ def _describe_sweep(stop: SweepStop) -> KillResult:
     skipped = counts.get("skipped", 0) + counts.get("queued", 0)
     runs = [StoppedRun(run_id=run_id, state=result.run.state) for run_id, result in stop.runs.results.items()]
     runs += [StoppedRun(run_id=name, state="running", problem=problem) for name, problem in stop.problems.items()]
-    unstarted = f"; {skipped} cells were not started" if skipped else ""
+    unstarted = f"; not started: {counted(skipped, 'cell')}" if skipped else ""
     return KillResult(
         status="killed" if stop.is_complete else "incomplete",
         run_id=stop.sweep.sweep_id,
         state=stop.sweep.state,
-        message=f"{len(stop.runs.results)} runs were stopped{unstarted}. {describe_continuation(stop.sweep)}",
+        message=f"Stopped: {counted(len(stop.runs.results), 'run')}{unstarted}. {describe_continuation(stop.sweep)}",
         runs=runs or None,
         survivors=[Leftover.of(process) for process in stop.runs.survivors],
     )
@@ -313,7 +313,7 @@ def _describe_several(targets: _Targets, attempts: Mapping[str, int | None], sto
     told = [result.message for result in results if result.far_side or result.unsupervised or not result.run.ended]
     memory = stopped.runs.gpu_memory.values()
     parts = [
-        f"{sum(result.run.ended for result in results)} runs were stopped.",
+        f"Stopped: {counted(sum(result.run.ended for result in results), 'run')}.",
         f"{len(ended)} had ended before: {', '.join(ended)}." if ended else "",
         f"Left alone, because not in the question: {', '.join(joined)}." if joined else "",
         *told,

@@ -90,6 +90,7 @@ async def list_runs(
             mirror=mirror,
             cut_off=None if state == "lost" or name is not None else False,
         )
+        is_narrow = any(each is not None for each in (owner, tag, name, host, before)) or state not in (None, "live")
         states = server.store.count_states(query)
         older = query if before is None else replace(query, before=server.store.find(before))
         page = server.store.list_runs(older, limit)
@@ -108,7 +109,7 @@ async def list_runs(
             more=f"{left} older: list_runs(before={rows[-1].run_id!r}) with the same filters"
             if left and rows
             else None,
-            sweeps=_list_sweeps(server, {row.sweep for row in rows}, state) if sweep is None else None,
+            sweeps=_list_sweeps(server, {row.sweep for row in rows}, state, is_narrow) if sweep is None else None,
             warnings=describe_shared(server, page) or None,
             note=_POLICY_NOTE if any(row.cell and row.stopped_by == "policy" for row in rows) else None,
             unreadable=list(server.store.unreadable) or None,
@@ -151,16 +152,23 @@ def _list_sweep_sessions(server: ServerContext) -> set[str]:
     return {str(event["session"]) for event in events if "session" in event}
 
 
-def _list_sweeps(server: ServerContext, listed: set[str | None], state: str | None) -> list[str] | None:
-    """Return the newest sweeps: live ones and those of ``listed`` runs whole, others by their ids but of live runs."""
+def _list_sweeps(
+    server: ServerContext, listed: set[str | None], state: str | None, is_narrow: bool
+) -> list[str] | None:
+    """Return the newest sweeps: live ones and those of ``listed`` runs whole, others by their ids but of live runs.
+
+    ``is_narrow``: only some runs are asked for, and so are the sweeps of those that are listed.
+    """
     if not server.home.sweeps.is_dir():
         return None
     newest = server.store.sweeps.list_sweeps(_MOST_READ_SWEEPS)
+    if is_narrow:
+        newest = [one for one in newest if one.sweep_id in listed]
     sweeps = sorted(newest, key=lambda one: one.ended and one.sweep_id not in listed)
     shown = [one for one in sweeps[:_MOST_SWEEPS] if not one.ended or one.sweep_id in listed]
     lines = [line_of_sweep(sweep, server.store) for sweep in shown]
     left = [sweep.sweep_id for sweep in sweeps[len(shown) :]]
-    if state == "live":
+    if state == "live" or is_narrow:
         return lines or None
     count = max(len(left), len(server.store.sweeps.list_ids()) - len(shown))
     return [

@@ -15,7 +15,7 @@ from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, WAITING, CellSt
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
-from mcp_server.text.formatting import round_known, shorten_facts, shorten_line, significant
+from mcp_server.text.formatting import counted, round_known, shorten_facts, shorten_line, significant
 from mcp_server.views.brevity import estimate_answer
 from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import restart_advice
@@ -192,8 +192,9 @@ def describe_sweep_for_confirmation(sweep: Sweep, store: RunStore) -> str:
     unseen = sum(cell.state == LIVE and cell.cell.name not in seen for cell in sweep.cells)
     live = unseen + sum(not run.ended or run.abandoned for run in seen.values())
     waiting = sum(cell.state == WAITING for cell in sweep.cells)
-    unstarted = f", {waiting} of {len(sweep.cells)} cells are not started" if waiting else ""
-    return f"{sweep.sweep_id} (sweep, owner {sweep.spec.owner or 'unknown'}): {live} live runs are stopped{unstarted}"
+    unstarted = f", not started: {waiting} of {counted(len(sweep.cells), 'cell')}" if waiting else ""
+    owner = sweep.spec.owner or "unknown"
+    return f"{sweep.sweep_id} (sweep, owner {owner}), to stop: {counted(live, 'live run')}{unstarted}"
 
 
 def describe_continuation(sweep: Sweep) -> str:

@@ -379,7 +379,7 @@ def stop_on_a_terminal(sandbox: Sandbox, sweep_id: str) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, f"{sweep_id}\n".encode())
     done = sandbox.runward("kill", "long", stdin=theirs)
-    assert (done.returncode, "2 runs were stopped; 3 cells were not started" in done.stdout) == (0, True), done
+    assert (done.returncode, "Stopped: 2 runs; not started: 3 cells." in done.stdout) == (0, True), done
     os.close(ours)
     os.close(theirs)
 
@@ -424,7 +424,7 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         assert "a wipe stops no run" in await agent.refusal("launch_sweep", resume="wipe", **plan)
         asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
         assert asked["status"] == "confirmation_required"
-        assert "2 live runs are stopped, 3 of 5 cells are not started" in asked["message"]
+        assert "to stop: 2 live runs, not started: 3 of 5 cells" in asked["message"]
         done = await agent.call("kill_run", run_id="long", confirm_token=asked["confirm_token"], reason="enough")
         assert (done["status"], done["survivors"], len(done["runs"])) == ("killed", [], 2)
         await check_that_the_named_call_continues(agent, sweep_id, done["message"], cells=5)

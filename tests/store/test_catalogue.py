@@ -331,7 +331,7 @@ def is_asked_for(run: Run, query: RunQuery) -> bool:
         and (query.tags is None or set(query.tags) <= set(spec.tags))
         and (query.any_tag is None or not set(query.any_tag).isdisjoint(spec.tags))
         and (query.name is None or spec.name == query.name)
-        and (query.name_part is None or query.name_part in spec.name or query.name_part in run.run_id)
+        and (query.name_part is None or query.name_part.lower() in f"{spec.name}\n{run.run_id}".lower())
         and (query.sweep is None or spec.sweep == query.sweep)
     )
 
@@ -356,7 +356,7 @@ def test_every_question_has_the_answer_of_a_look_at_each_record(tmp_path: Path) 
         "tags": [*([None] * 9), *([tag] for tag in tags), ["a", "b"], []],
         "any_tag": [None, None, None, [], ["a"], ["b", "%"]],
         "name": [None, None, "cfm", "dp%3"],
-        "name_part": [None, "%", "_", "fm-001", "zzz"],
+        "name_part": [None, "%", "_", "FM-001", "zzz"],
         "sweep": [None, "s-1", "s-2"],
     }
     found = 0

@@ -75,6 +75,16 @@ def test_a_script_that_writes_somewhere_is_warned_of_once(tmp_path: Path) -> Non
     assert warning.startswith("3 cells (c0, …) run a script that writes files (torch.save), and name no directory")
 
 
+def test_the_main_of_a_module_that_is_imported_for_a_function_writes_nothing(tmp_path: Path) -> None:
+    helper = (
+        "def values():\n    return 1\n\n\ndef main():\n    os.makedirs('out')\n\n\nif __name__ == '__main__': main()\n"
+    )
+    for script, count in (("import cli_args\ncli_args.values()\n", 0), ("from cli_args import main\nmain()\n", 1)):
+        cells = planned(tmp_path / str(count), script)
+        (tmp_path / str(count) / "scripts" / "go" / "cli_args.py").write_text(helper)
+        assert len(find_shared_outputs(cells)) == count
+
+
 def test_a_directory_named_by_the_second_is_no_place_of_its_own(tmp_path: Path) -> None:
     dated = "began = time.time()\nos.makedirs(time.strftime('logs/%Y-%m-%d_%H-%M-%S'))\n"
     (warning,) = find_shared_outputs(planned(tmp_path, dated))

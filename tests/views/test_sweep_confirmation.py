@@ -18,11 +18,11 @@ def test_runs_that_ended_after_the_conductor_died_are_not_counted_as_live(tmp_pa
     runs.add("night-a")
     runs.add("night-b", "failed")
     text = describe_sweep_for_confirmation(runs.store.sweeps.find("night"), runs.store)
-    assert text.endswith("1 live runs are stopped, 1 of 4 cells are not started"), "of one nothing is known"
+    assert text.endswith("to stop: 1 live run, not started: 1 of 4 cells"), "of one nothing is known"
 
 
 def test_a_sweep_whose_cells_have_all_begun_leaves_none_unstarted(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     write_sweep(runs.home.path, [Cell("a", "1")], [{"kind": "cell_started", "cell": "a", "run_id": "night-a"}])
     text = describe_sweep_for_confirmation(runs.store.sweeps.find("night"), runs.store)
-    assert text.endswith("1 live runs are stopped")
+    assert text.endswith("to stop: 1 live run")

@@ -352,16 +352,16 @@ class OutputMonitor:
         events = []
         if self.progress.first_step_seen and self.first_step_s is None:
             line = self.progress.first_step_line[:300]
-            events.append(self._note_first_step(self.progress.step, self.progress.place or "a step", line, at_s))
+            events.append(self._note_first_step(self.progress.step, self.progress.place, line, at_s))
         if self.progress.advances > advances:
             return events + self._note_advance(at_s)
         if self.stall_detector.note_output(at_s, self.last_line):
             events.append(_RESUMED)
         return events
 
-    def _note_first_step(self, step: int | None, place: str, line: str, at_s: float) -> OutputEvent:
+    def _note_first_step(self, step: int | None, place: str | None, line: str, at_s: float) -> OutputEvent:
         self.first_step_s, self._first_step_due_s = at_s, None
-        text = f"First training step seen after {at_s - self.started_s:.0f} s: {place}."
+        text = f"First training step seen after {at_s - self.started_s:.0f} s{f': {place}' if place else ''}."
         return OutputEvent("first_step", text, {"step": step, "line": line})
 
     def _note_advance(self, at_s: float) -> list[OutputEvent]:

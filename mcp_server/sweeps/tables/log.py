@@ -342,7 +342,7 @@ def _describe_failure(end: Mapping[str, Any]) -> str:
 
 def _varying(cells: Sequence[CellState]) -> list[str]:
     names = dict.fromkeys(name for cell in cells for name in cell.settings)
-    return [name for name in names if len({str(cell.setting(name)) for cell in cells}) > 1]
+    return [name for name in names if len({_change(cell, name) for cell in cells}) > 1]
 
 
 def _as_field(value: object) -> str:
