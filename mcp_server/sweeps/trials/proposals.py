@@ -118,7 +118,8 @@ def capture(
             index = {"GIT_INDEX_FILE": str(Path(held, "index"))}
             if worktree is not None:
                 tree = _stage_worktree(top, worktree, index)
-                base = min((base, *nearer), key=lambda commit: _count_lines(top, commit, tree)) if nearer else base
+                bases = [*dict.fromkeys((base, *nearer))]
+                base = min(bases, key=lambda commit: _count_lines(top, commit, tree)) if bases[1:] else base
             elif patch is not None:
                 tree = _stage_patch(top, base, patch, _prefix(repository), index)
             else:
@@ -135,7 +136,7 @@ def _stage_worktree(top: Path, worktree: Path, index: Mapping[str, str]) -> str:
         root, common, original = _git(worktree, "rev-parse", "--path-format=absolute", *places).splitlines()
     except (OSError, subprocess.SubprocessError) as error:
         raise BadArgument("worktree", f"{worktree}: {describe_git_error(error)}.") from error
-    if not Path(common).samefile(_common_directory(top)):
+    if Path(root) != top and not Path(common).samefile(_common_directory(top)):
         raise BadArgument("worktree", f"{worktree} belongs to another repository than {top}.", "Pass patch instead.")
     git = list_filter_options(Path(root), os.environ)
     with contextlib.suppress(FileNotFoundError):

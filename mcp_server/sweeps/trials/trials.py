@@ -256,7 +256,7 @@ def read_trials(sweep: Sweep) -> OpenSweep:
     plan = OpenPlan.of(sweep.spec)
     base = OpenTrial(BASELINE, "the base", sweep.spec.owner, "", plan.base, verdict="kept")
     trials, added, measured = {BASELINE: base}, dict[str, RecordEvent](), dict[str, RecordEvent]()
-    tip, verdicts = BASELINE, list[str]()
+    tip, verdicts, told = BASELINE, list[str](), dict[str, dict[str, Any]]()
     pending: RecordEvent | None = None
     for event in sweep.events:
         kind, name = event["kind"], event.get("trial", "")
@@ -273,13 +273,15 @@ def read_trials(sweep: Sweep) -> OpenSweep:
             tip = name if verdict == "kept" else tip
             pending = None if pending is not None and pending.get("trial") == name else pending
             own: Mapping[str, Any] = event
-            facts: dict[str, Any] = {each: own.get(each) for each in ("mean", "n", "gain", "sd")}
-            trial = replace(trials[name], verdict=verdict, why=event.get("why", ""), **facts)
-            flags: dict[str, Any] = {_FLAGS[str(verdict)]: True, "verdict": None} if verdict in _FLAGS else {}
-            trials[name] = replace(trial, **flags)
+            facts = {each: own.get(each) for each in ("verdict", "mean", "n", "gain", "sd")}
+            flags = {_FLAGS[str(verdict)]: True, "verdict": None} if verdict in _FLAGS else {}
+            told.setdefault(name, {}).update(facts, why=own.get("why", ""), **flags)
             verdicts += [] if flags else [str(verdict)]
     runs = _list_runs(sweep, plan, trials, added, measured)
-    found = {name: replace(trial, runs=_find_contended(runs[name], runs)) for name, trial in trials.items()}
+    found = {
+        name: replace(trial, runs=_find_contended(runs[name], runs), **told.get(name, {}))
+        for name, trial in trials.items()
+    }
     return OpenSweep(sweep, plan, found, tip, pending, verdicts)
 
 
