@@ -155,6 +155,8 @@ def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, s
     is_meant = not newest.ended or newest.state == "killed" or has_too_many_failures(newest) or goes_on
     if not has_plan and (request.resume == "wipe" or not is_meant):
         again = f'resume="continue" starts {open_cells} cells again; ' if open_cells and newest.ended else ""
+        if newest.spec.open is not None:
+            again = 'resume="continue" with a bigger budget in search goes on; '
         cause = f"{newest.sweep_id} is {newest.state}, and this call has no plan for a new sweep."
         remedy = f"{again}a new one needs its plan: grid, cells, search, blueprints, source or phases."
         raise BadArgument("name", cause, remedy)

@@ -166,6 +166,8 @@ async def test_a_stopped_open_sweep_goes_on_and_a_spent_one_takes_a_bigger_budge
         assert sandbox.store.sweeps.observe(sweep_id).state == "finished"
         go_on: dict[str, Any] = {"name": sweep_id, "resume": "continue"}
         assert "is spent: 1 trials" in await agent.refusal("launch_sweep", **go_on)
+        unplanned = await agent.refusal("launch_sweep", name="loop", dry_run=True)
+        assert 'resume="continue" with a bigger budget in search goes on; a new one needs its plan' in unplanned
         other = {**go_on, "search": {"strategy": "open", "repeats": 2}}
         assert "repeats is 4 there, 2 in this call" in await agent.refusal("launch_sweep", **other)
         more = await agent.call("launch_sweep", **go_on, search={"strategy": "open", "budget": 2})
