@@ -1,5 +1,5 @@
 // The page: header, the list or what is open, keys.
-import { html, render, use, useEffect, useState, duration, said, Clock } from './base.js'
+import { html, render, use, useEffect, useState, duration, said, Clock, Check } from './base.js'
 import { address, go, set, only, Go, access, stream, start, isExport, isApp, load, me } from './state.js'
 import { List, Filters, move, openAt, pick, at, shown } from './list.js'
 import { RunView } from './run.js'
@@ -14,7 +14,7 @@ function Heard() {
 		const timer = follows && setInterval(() => document.hidden || load(), 10000)
 		return () => clearInterval(timer)
 	}, [follows])
-	if (isExport) return html`<span class="quiet">as of ${at && new Date(at).toLocaleString()}</span>${isApp && html`<button onClick=${load}>Refresh</button><label><input type="checkbox" onChange=${() => follow(!follows)} /> follow</label>`}`
+	if (isExport) return html`<span class="quiet">as of ${at && new Date(at).toLocaleString()}</span>${isApp && html`<button onClick=${load}>Refresh</button><${Check} on=${follows} to=${() => follow(!follows)}>follow<//>`}`
 	return html`<span role="status" class=${'heard' + (behind ? ' bad' : '')}>${behind ? html`<${Clock} of=${() => 'not heard for ' + duration((Date.now() - behind) / 1000)} />` : isLive && '● live'}</span>`
 }
 
@@ -33,7 +33,7 @@ function Page() {
 	const detail = view === 'compare' ? html`<${Compare} />` : run ? html`<${RunView} key=${run} id=${run} />` : sweep && html`<${SweepView} key=${sweep} id=${sweep} />`
 	const tab = (name, label, isOn) => html`<${Go} to=${only({ view: name })} aria-current=${isOn ? 'page' : undefined}>${label}<//>`
 	return html`<header class="top"><${Go} class="brand" to=${only({})}>runward<//>
-			<nav aria-label="Views">${tab(null, 'Runs', view !== 'machines')}${!isExport && tab('machines', 'Machines', view === 'machines')}</nav>
+			<nav aria-label="Views">${!isExport && [tab(null, 'Runs', view !== 'machines'), tab('machines', 'Machines', view === 'machines')]}</nav>
 			<${Heard} />${owner && html`<span class="quiet">${owner}</span>`}
 			<button class="plain" onClick=${changeTheme} aria-label="Dark or light">◐</button><button class="plain" onClick=${() => askFor('keys')} aria-label="Keys">?</button></header>
 		<main class=${detail ? 'with-detail' : ''}>${view === 'machines' ? html`<${Machines} />` : html`<div class="side"><${Filters} /><${List} /></div>${detail}`}</main>

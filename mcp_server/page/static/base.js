@@ -96,6 +96,9 @@ export function Table({ head, rows, best }) {
 		<tbody>${rows.map((row, i) => html`<tr class=${best === i ? 'best' : ''}>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody></table></div>`
 }
 
+export const Check = ({ on, to, children }) => html`<label><input type="checkbox" checked=${!!on} onChange=${to} /> ${children}</label>`
+export const arrow = (isOn, isDown) => (isOn ? (isDown ? ' ↓' : ' ↑') : '')
+
 export const said = signal(null) // a short message at the foot of the page
 let saidTimer
 export function say(text, isError) {

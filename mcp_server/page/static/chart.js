@@ -1,5 +1,5 @@
 // Curves: one panel a metric, drawn by uPlot once a person opens them.
-import { html, use, useEffect, useRef, useState, signal, number, duration, clock, words, empty, typed } from './base.js'
+import { html, use, useEffect, useRef, useState, signal, number, duration, clock, words, empty, typed, Check } from './base.js'
 import { address, set, ask } from './state.js'
 
 let library = globalThis.uPlot && Promise.resolve()
@@ -195,12 +195,12 @@ export function Curves({ runs, groups }) {
 	const listed = tags.filter((tag) => tag.toLowerCase().includes(filter.toLowerCase()))
 	return html`<div class="curves">
 		<aside class="tags"><input type="search" placeholder="Metrics" aria-label="Filter metrics" value=${filter} onInput=${typed(setFilter)} />
-			<ul>${listed.slice(0, 300).map((tag) => html`<li key=${tag}><label><input type="checkbox" checked=${shown.includes(tag)} onChange=${() => set({ tags: shown.includes(tag) ? shown.filter((one) => one !== tag) : [...shown, tag] })} /> ${tag}</label></li>`)}</ul>
+			<ul>${listed.slice(0, 300).map((tag) => html`<li key=${tag}><${Check} on=${shown.includes(tag)} to=${() => set({ tags: shown.includes(tag) ? shown.filter((one) => one !== tag) : [...shown, tag] })}>${tag}<//></li>`)}</ul>
 			${listed.length > 300 && html`<small>${listed.length - 300} more: filter them</small>`}</aside>
 		<div><div class="controls">
 			<label>Over <select value=${x} onChange=${typed((x) => set({ x }))}><option value="step">step</option><option value="time">time since its start</option><option value="wall">wall time</option></select></label>
 			<label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value=${weight} onInput=${typed((smooth) => set({ smooth }))} /> ${(+weight).toFixed(2)}</label>
-			<label><input type="checkbox" checked=${!!log} onChange=${() => set({ log: log ? null : 1 })} /> log scale</label>
+			<${Check} on=${log} to=${() => set({ log: log ? null : 1 })}>log scale<//>
 			${range && html`<button onClick=${() => setRange()}>Whole run</button>`}</div>
 			${(groups || runs).length > 1 && html`<p class="key">${(groups || runs).map(({ label }, i) => html`<span style=${{ '--key': hue(i) }}>${label}</span>`)}</p>`}
 			<div class="panels">${shown.map((tag) => html`<${TagPanel} key=${tag} tag=${tag} runs=${runs} groups=${groups} found=${found} x=${x} isLog=${!!log} weight=${+weight} onZoom=${setRange} />`)}</div></div></div>`

@@ -1,5 +1,5 @@
 // The first screen: runs and sweeps in a table, filters and order in the address.
-import { html, use, useMemo, Steady, signal, computed, duration, since, ago, number, large, words, named, Clock, empty, typed } from './base.js'
+import { html, use, useMemo, Steady, signal, computed, duration, since, ago, number, large, words, named, Clock, arrow, empty, typed } from './base.js'
 import { address, go, set, only, Go, runs, sweeps, loaded, total, older, loadOlder, ask, isExport } from './state.js'
 
 // A sign and a tone for each state: never the colour alone.
@@ -202,7 +202,7 @@ const COLUMNS = { state: 'State', name: 'Run', text: 'Cause or last line', step:
 function Head({ sort = '' }) {
 	return html`<div role="row" class="row head"><span role="columnheader" class="pick" aria-label="Select"></span>${named(COLUMNS).map(([key, label]) => {
 		const isOn = sort.replace('-', '') === key, isDown = isOn && sort[0] === '-'
-		return html`<span role="columnheader" class=${'c-' + key} aria-sort=${isOn ? (isDown ? 'descending' : 'ascending') : 'none'}>${KEYS[key] ? html`<button onClick=${() => set({ sort: isDown ? null : isOn ? '-' + key : key })}>${label}${isOn ? (isDown ? ' ↓' : ' ↑') : ''}</button>` : label}</span>`
+		return html`<span role="columnheader" class=${'c-' + key} aria-sort=${isOn ? (isDown ? 'descending' : 'ascending') : 'none'}>${KEYS[key] ? html`<button onClick=${() => set({ sort: isDown ? null : isOn ? '-' + key : key })}>${label}${arrow(isOn, isDown)}</button>` : label}</span>`
 	})}</div>`
 }
 

@@ -1,5 +1,5 @@
 // The log of a run, in the colours of terminals.
-import { html, use, useEffect, useLayoutEffect, useRef, useState, empty, typed } from './base.js'
+import { html, use, useEffect, useLayoutEffect, useRef, useState, empty, typed, Check } from './base.js'
 import { address, go, set, ask, useAnswer, isExport } from './state.js'
 
 const CUBE = [0, 95, 135, 175, 215, 255]
@@ -68,7 +68,7 @@ export function Log({ row, attempts = [], proof }) {
 			${proof && html`<button onClick=${() => go({ line: proof, attempt: null })}>Go to the proving line</button>`}
 			${part && part.first_line > 1 && html`<button onClick=${() => go({ line: 1 })}>Beginning</button>`}
 			${wanted && html`<button onClick=${() => go({ line: null })}>End</button>`}
-			${row.live && isNewest && html`<label><input type="checkbox" checked=${follows} onChange=${() => { setFollows(!follows); follows || read('') }} /> follow</label>`}
+			${row.live && isNewest && html`<${Check} on=${follows} to=${() => { setFollows(!follows); follows || read('') }}>follow<//>`}
 		</div>
 		${search && html`<div class="hits" role="region" aria-label="Matches" aria-live="polite">${hits.failure || (!matches ? 'Searching …' : `${matches.length}${hits.found.more ? ' newest' : ''} matching lines`)}
 			${(matches || []).slice(-200).map(({ line, text }) => html`<button key=${line} onClick=${() => go({ line })}><small>${line}</small> <code>${text}</code></button>`)}</div>`}

@@ -9,6 +9,11 @@ import { ask as askFor } from './dialogs.js'
 
 const TABS = { overview: 'Overview', curves: 'Curves', log: 'Log', files: 'Pictures and files', code: 'Code', config: 'Configuration' }
 
+/** The name of what is open, and what can be done with it. `call`: the one by which an agent sees the same. */
+export const Title = ({ row, name = row.name, call, children }) => html`<div class="title"><${Back} /><h1>${name}</h1>${row && html`<${State} row=${row} />`}<span class="actions">
+	${row && !isExport && html`${row.live && row.mine && html`<button class="danger" onClick=${() => askFor('stop', row)}>${row.cells ? 'Stop the sweep …' : 'Stop …'}</button>`}<button onClick=${() => askFor('note', row)}>Note …</button>`}
+	${call && html`<button onClick=${() => copy(call)}>Copy for the agent</button>`}${children}</span></div>`
+
 export function RunView({ id }) {
 	const known = use(runs).get(id), tab = use(address).tab || 'overview', { seq, state, notes } = known || {}
 	const { found: run, failure } = useAnswer('/runs/' + id, seq, state, notes), { found: results = {}, failure: missing } = useAnswer(`/runs/${id}/results`, seq, state)
@@ -16,10 +21,7 @@ export function RunView({ id }) {
 	if (!row) return html`<section class="detail">${empty(failure || 'Loading …')}</section>`
 	const { agent = {}, attempts, failure: why } = run || {}
 	return html`<section class="detail" aria-label=${'Run ' + row.name}>
-		<header>
-			<div class="title"><${Back} /><h1>${row.name}</h1><${State} row=${row} />
-				<span class="actions">${!isExport && html`${row.live && row.mine && html`<button class="danger" onClick=${() => askFor('stop', row)}>Stop …</button>`}<button onClick=${() => askFor('note', row)}>Note …</button>`}
-					${agent.watch && html`<button onClick=${() => copy(agent[tab === 'curves' || tab === 'log' ? tab : 'watch'])}>Copy for the agent</button>`}</span></div>
+		<header><${Title} row=${row} call=${agent[tab] || agent.watch} />
 			<p class="sub"><button class="id" onClick=${() => copy(row.id)}>${row.id}</button>
 				${row.sweep && html`<${Go} to=${only({ sweep: row.sweep })}>sweep ${row.sweep}<//>`}
 				${row.host && html`<span>on ${row.host}, heard ${duration(row.heard_s)} ago</span>`}${row.owner && html`<span>of ${row.owner}</span>`}${(row.tags || []).map((tag) => html`<em class="tag">${tag}</em>`)}</p>

@@ -47,7 +47,8 @@ export function Go({ to, children, ...rest }) {
 	return html`<a href=${kept ? '#' : linkTo(to)} onClick=${open} ...${rest}>${children}</a>`
 }
 
-export const RunLink = ({ id }) => html`<${Go} to=${only({ run: id })}>${(runs.value.get(id) || {}).name || id}<//>`
+export const nameOf = (id, what = 'name') => (runs.value.get(id) || {})[what] || id
+export const RunLink = ({ id, what }) => html`<${Go} to=${only({ run: id })}>${nameOf(id, what)}<//>`
 export const Back = () => html`<${Go} class="back" to=${only({})} aria-label="Back to the list">←<//>`
 
 // ---- questions to the server; an exported file holds the answers itself

@@ -1,13 +1,13 @@
 // The trials of an open sweep: the curve of the best, the tree of those that were kept, each with its diff and verdict.
-import { html, use, useState, number, words, Table } from './base.js'
-import { only, Go, runs, useAnswer, isExport } from './state.js'
+import { html, useState, number, words, Table } from './base.js'
+import { RunLink, useAnswer, isExport } from './state.js'
 import { ask as askFor } from './dialogs.js'
 import { Diff } from './text.js'
 
 const TONES = { kept: 'good', suspect: 'warn', undecided: 'warn', behind: 'warn', queued: 'calm', running: 'calm', discarded: 'calm', repeat: 'calm', no_change: 'calm' }
 const tone = ({ state }) => TONES[state] || 'bad'
 const Verdict = ({ trial }) => html`<b class=${tone(trial)}>${words(trial.state)}</b>`
-const figure = ({ mean, sd }) => html`${number(mean)}${sd != null && html` <small>± ${number(sd)}</small>`}`
+export const figure = ({ mean, sd }) => html`${number(mean)}${sd != null && html` <small>± ${number(sd)}</small>`}`
 const gain = ({ gain_sd }) => (gain_sd == null ? '' : (gain_sd > 0 ? '+' : '') + gain_sd.toFixed(1))
 
 /** Each measured trial as a point, the kept ones joined by steps. Far points are drawn at the edge. */
@@ -31,10 +31,10 @@ function Tree({ trials, base, choose }) {
 }
 
 function Trial({ trial, row, close }) {
-	const known = use(runs), answer = useAnswer(trial.files.length && `/sweeps/${row.id}/trials/${trial.trial}`, trial.trial)
+	const answer = useAnswer(trial.files.length && `/sweeps/${row.id}/trials/${trial.trial}`, trial.trial)
 	return html`<section aria-label=${'Trial ' + trial.trial}><h2>${trial.trial} <${Verdict} trial=${trial} /> ${!isExport && html`<button onClick=${() => askFor('note', { ...row, trial: trial.trial })}>Keep or discard …</button>`} <button class="plain" aria-label="Close" onClick=${close}>×</button></h2>
 		<p>${trial.text}${trial.base && html` <small>on ${trial.base}${trial.by && ', by ' + trial.by}</small>`}</p>${trial.why && html`<p class="why">${trial.why}</p>`}${trial.note && html`<p>Noted: ${trial.note}</p>`}
-		<p class="sub">${trial.run_ids.map((id) => html`<${Go} to=${only({ run: id })}>${(known.get(id) || {}).cell || id}<//>`)}</p>
+		<p class="sub">${trial.run_ids.map((id) => html`<${RunLink} id=${id} what="cell" />`)}</p>
 		${trial.files.length > 0 && html`<${Diff} answer=${answer} same="No diff was kept." />`}</section>`
 }
 
