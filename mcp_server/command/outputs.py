@@ -74,6 +74,13 @@ def names_a_run(setting: str) -> bool:
     return _RX.names_a_run.fullmatch(setting.lower().lstrip("$")) is not None
 
 
+def says_only_where(setting: str) -> bool:
+    """Return whether a setting of this name says where a run writes or what it is called, and nothing that it does."""
+    plain = setting.lower().lstrip("-+$")
+    is_directory = _RX.output_directory.fullmatch(plain.replace("-", "_").rpartition(".")[2])
+    return names_an_output(plain) or bool(is_directory or _RX.labels_a_run.fullmatch(plain))
+
+
 def is_incidental(setting: str) -> bool:
     """Return whether a setting of this name changes nothing that a run learns: ``log_interval``, ``num_workers``."""
     return _RX.is_incidental.fullmatch(setting.lower().lstrip("-+$").replace("-", "_").rpartition(".")[2]) is not None

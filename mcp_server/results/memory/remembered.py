@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcp_server.command.outputs import is_incidental, names_a_place, names_a_run, names_an_output
+from mcp_server.command.outputs import is_incidental, says_only_where
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.results.notes import NOTES, read_notes, tell_note
 from mcp_server.record.run_directory import read_json
@@ -124,7 +124,7 @@ def _read_launch(command: str | list[str], env: Mapping[str, str]) -> tuple[str,
     return words, {
         normal_name(name): value if (number := read_number(value)) is None else repr(number)
         for name, value in {**options, **{f"${name}": value for name, value in env.items()}}.items()
-        if not (names_a_run(name) or names_a_place(name) or names_an_output(name) or is_search_path(name[1:], value))
+        if not (says_only_where(name) or is_search_path(name[1:], value))
         and not _SET_FOR_EACH.fullmatch(name.lstrip("$"))
     }
 

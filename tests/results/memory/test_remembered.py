@@ -99,10 +99,35 @@ OTHER: list[Launch] = [
 ]
 
 
-def tell(launch: Launch) -> str:
-    """Return what a launch is beside that of ``BASE``."""
+# Written before their author knew the rule: three of the others were then called exact, and six near ones others.
+GPT = "torchrun --standalone --nproc_per_node=8 pretrain.py --config configs/gpt2.yaml --learning_rate 6e-4 --seed 1337"
+SAC = "python -m rl.train task=Humanoid-v5 algo.name=sac algo.gamma=0.99 num_envs=2048 seed=5 hydra.run.dir=outputs/a"
+DOG = "accelerate launch --mixed_precision bf16 train_dreambooth.py --instance_data_dir data/dog --max_train_steps 800"
+PAIRS: list[tuple[str, str, Launch]] = [
+    ("exact", GPT, (GPT.replace("=8", " 8").replace("6e-4", "0.0006") + " --out_dir out-2 > log.txt 2>&1", {})),
+    ("exact", SAC, (SAC.replace("outputs/a", "outputs/b").replace("0.99", "0.990"), {})),
+    ("exact", DOG, ("WANDB_NAME=second " + DOG + " --logging_dir logs/x --checkpoint_dir c --experiment.name two", {})),
+    ("near", GPT, (GPT + " --wandb_log True", {})),
+    ("near", GPT, (GPT + " --always_save_checkpoint False", {})),
+    ("near", SAC, (SAC + " logger=wandb", {})),
+    ("near", SAC, (SAC, {"env": {"TQDM_DISABLE": "1"}})),
+    (
+        "near",
+        DOG,
+        (DOG + " --report_to wandb --checkpointing_steps 100 --validation_epochs 5 --save_total_limit 2", {}),
+    ),
+    ("other", GPT, (GPT + " --model_name gpt2-xl", {})),
+    ("other", GPT, (GPT + " --data_root /data/owt2", {})),
+    ("other", SAC, (SAC.replace("sac", "td3"), {})),
+    ("other", DOG, (DOG.replace("data/dog", "data/cat"), {})),
+    ("other", DOG, (DOG + " --pretrained_model_name_or_path sd-legacy/v1-5", {})),
+]
+
+
+def tell(launch: Launch, base: str = BASE) -> str:
+    """Return what a launch is beside that of ``base``."""
     command, other = launch
-    one, two = RunSpec(command=BASE, cwd="/lab"), RunSpec(**{"command": command, "cwd": "/lab", **other})
+    one, two = RunSpec(command=base, cwd="/lab"), RunSpec(**{"command": command, "cwd": "/lab", **other})
     (same, alike), (own, near) = (sign(command_text(each), each.cwd, each.env) for each in (one, two))
     return "exact" if own == same else "near" if near == alike else "other"
 
@@ -110,6 +135,10 @@ def tell(launch: Launch) -> str:
 @pytest.mark.parametrize(("kind", "launches"), [("exact", EXACT), ("near", NEAR), ("other", OTHER)])
 def test_repeats_near_ones_and_other_launches_are_told_apart(kind: str, launches: Sequence[Launch]) -> None:
     assert {str(launch): tell(launch) for launch in launches} == {str(launch): kind for launch in launches}
+
+
+def test_a_setting_that_says_what_is_trained_is_no_name_of_the_run() -> None:
+    assert [(kind, launch) for kind, base, launch in PAIRS if tell(launch, base) != kind] == []
 
 
 def test_a_near_launch_is_named_by_the_settings_that_differ() -> None:
