@@ -15,7 +15,7 @@ from mcp_server.system.processes import read_umask
 from tests.support import warm_start
 from tests.support.checked_schemas import check_each_schema_once
 from tests.support.sandbox import Sandbox
-from tests.support.shared_copy import own_copies, share_copies
+from tests.support.shared_copy import own_copies, place_relay, share_copies
 from tests.support.sshd import FarHost
 
 gc.disable()  # until all tests are collected, which stay: to look through them took a fifth of the time
@@ -90,6 +90,7 @@ def far_host(sandbox: Sandbox) -> Iterator[FarHost]:
     host = FarHost(sandbox, sandbox.path / "far")
     host.start()
     host.write_hosts()
+    place_relay(host.state)
     yield host
     close_channels(lambda mirror: mirror.is_relative_to(sandbox.path))
     host.close()

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,7 @@ def connect(host: FarHost, monkeypatch: pytest.MonkeyPatch) -> Channel:
 
 
 async def test_a_far_run_from_its_launch_to_its_end(sandbox: Sandbox, far_host: FarHost) -> None:
+    shutil.rmtree(far_host.state)  # the program is sent
     sandbox.environ["GIFT_TOKEN"] = SECRET
     command = 'echo "got ${#GIFT_TOKEN} on $RUNWARD_RUN_ID"; until test -e go; do sleep 0.02; done; echo gone; exit 3'
     async with sandbox.agent() as agent:
