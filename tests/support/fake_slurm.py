@@ -24,7 +24,9 @@ KILL_WAIT_S = 5  # unless a file kill_wait_s holds another
 def install(directory: Path) -> None:
     """Put the programs into ``directory``, for PATH."""
     (directory / "jobs").mkdir(parents=True)
-    source = f"#!{sys.executable} -IS\n" + Path(__file__).read_text()
+    here = Path(__file__)  # imported, since Python keeps what it has compiled of a module alone
+    lines = (f"#!{sys.executable} -IS", "import sys", f"sys.path.append({str(here.parent)!r})", f"import {here.stem}")
+    source = "\n".join((*lines, f"sys.exit({here.stem}.main())", ""))
     for program in PROGRAMS:
         (directory / program).write_text(source)
         (directory / program).chmod(0o755)
@@ -252,7 +254,3 @@ def main() -> int:
     if (HERE / "down").exists():
         return fail("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     return {"sbatch": sbatch, "squeue": squeue, "scancel": scancel, "scontrol": scontrol}[program](sys.argv[1:])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

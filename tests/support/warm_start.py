@@ -39,6 +39,7 @@ _MODULES = ("mcp_server.cli.ls", "mcp_server.cli.logs", f"{_CONDUCTOR}.conductor
 _TITLE = "-" * 600  # memory for the titles of forks, see mcp_server/system/process_title.py
 _run_in_background, _new_session = tmux.run_in_background, tmux.new_session
 _shared_address = os.environ.get(_SHARED)
+_KEPT = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}  # not what a test sets
 
 
 def command() -> tuple[str, ...]:
@@ -77,10 +78,9 @@ def _address() -> str:
     if _shared_address:
         return _shared_address
     address = f"runward-{os.getpid()}-{secrets.token_hex(4)}"
-    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     root = Path(__file__).parents[2]
     argv = [sys.executable, "-m", __name__, address, _TITLE]
-    forks = subprocess.Popen(argv, cwd=root, env=kept, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    forks = subprocess.Popen(argv, cwd=root, env=_KEPT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert forks.stdin is not None
     assert forks.stdout is not None
     assert forks.stdout.readline() == b"ready\n"
