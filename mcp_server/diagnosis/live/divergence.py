@@ -9,6 +9,7 @@ lines suffice as the end of a log than while the run goes on.
 - A NaN gradient norm while the loss is 0 or NaN (HF Trainer reports NaN losses as 0), or does not fall. Alone it proves
   nothing: mixed precision skips steps, and some trainers never compute a norm.
 - All optimizer steps skipped, and an exploding loss: see loss_trends.py.
+- Where nothing is named a loss, two measures of any name, finite from their start, that are NaN from one line on.
 
 A NaN held-out loss or reward proves nothing by itself: no episode has ended yet, or the data are at fault. Where it
 lasts it is a ``doubt``; both together are proof. A run is stopped only ``is_certain``: by two independent signs.
@@ -36,6 +37,8 @@ _TOTAL = "loss"  # the streak of all names of the total loss
 _TOTAL_COUNTS = 50  # lines for which a finite total speaks for its components
 _LONG = 20  # readings without a finite value, which are a second sign
 _SIGNS_NEEDED, _MOST_SENTENCES = 2, 3
+_STEADY = 3  # finite values before any NaN: of each line, not of an evaluation now and then
+_FEWEST_MEASURES = 2
 _DOUBTS = "doubts"  # the rule that repeats what others found
 
 
@@ -179,6 +182,7 @@ class DivergenceDetector:
         self._has_total = False
         self._lines_since_finite = _TOTAL_COUNTS
         self._finite_components: dict[str, bool] = {}
+        self._finite_measures: dict[str, float] = {}  # of other names: how many finite values before any NaN
         self._training = training or CommonFacts()
         self._round = 1
         self._skips = SkippedSteps()
@@ -210,6 +214,7 @@ class DivergenceDetector:
         self._round = number
         self._streaks.clear()
         self._finite_components.clear()
+        self._finite_measures.clear()
         self.doubts.clear()
         self._last_loss, self._lines_since_finite = None, _TOTAL_COUNTS
         self._skips, self._history = SkippedSteps(), LossHistory()
@@ -264,6 +269,7 @@ class DivergenceDetector:
             yield from self._check_finite(_TOTAL, name, finite[0] if finite else value, metric_line)
         if components:
             yield from self._check_components(components, metric_line)
+        yield from self._check_measures(values_by_role[_Role.NONE], metric_line)
         held_out = values_by_role[_Role.HELD_OUT]
         for sign, values in ((Sign.HELD_OUT, held_out), (Sign.REWARD, values_by_role[_Role.REWARD])):
             if values:
@@ -341,6 +347,32 @@ class DivergenceDetector:
             text = f"{name} has been {value} in {streak.count} readings in a row{_since(streak.since)}."
             signs = {Sign.LOSS} | ({Sign.LONG} if streak.count >= _LONG else set())
             yield RuleResult(rule, grade, text, streak.since, frozenset(signs), streak.first_line)
+
+    def _check_measures(self, values: Mapping[str, float], metric_line: MetricLine) -> Iterator[RuleResult]:
+        """Judge measures of names that say nothing, while no loss is known, nor any reward."""
+        if not values:
+            return
+        finite, bad = self._finite_measures, list[str]()
+        for name, value in values.items():
+            before = finite.get(name, 0)
+            if name not in finite and len(finite) >= _MAX_NAMES:
+                continue
+            if not math.isnan(value):
+                finite[name] = before + 1
+            elif before >= _STEADY:
+                bad.append(name)
+            else:
+                finite[name] = -math.inf  # of an evaluation now and then
+        is_known = self._training.is_rl or self._training.finite_totals or self._finite_components
+        is_bad = len(bad) >= _FEWEST_MEASURES and not is_known
+        streak = self._update_streak("measures", is_bad=is_bad, metric_line=metric_line)
+        if not is_bad:
+            yield RuleResult("measures", Grade.GOOD)
+        elif grade := streak.grade(_NAN):
+            names = ", ".join(bad[:_MOST_SENTENCES])
+            text = f"{names} have been nan in {streak.count} readings in a row{_since(streak.since)}."
+            signs = {Sign.LOSS} | ({Sign.LONG} if streak.count >= _LONG else set())
+            yield RuleResult("measures", grade, text, streak.since, frozenset(signs), streak.first_line)
 
     def _limits_for(self, streak: _Streak, line: str) -> _StreakLimits:
         if self._training.is_rl and not streak.ever_good:

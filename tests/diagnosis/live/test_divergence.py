@@ -399,3 +399,35 @@ def test_a_reward_and_a_held_out_loss_that_both_stay_nan_are_two_independent_sig
     assert not after(*lines[:-1]).is_certain
     assert after(*lines).is_certain
     assert not after(*lines, *[row(n, {"reward": 1.0, "val_loss": 1.0}) for n in range(22, 28)]).is_certain
+
+
+# --- measures of any name, where nothing is named a loss
+
+
+def measures(*values: tuple[float, ...], names: str = "box cls ap50", **others: float) -> list[MetricLine]:
+    return [row(step, dict(zip(names.split(), each, strict=True)) | others) for step, each in enumerate(values, 1)]
+
+
+def test_two_measures_of_any_name_that_are_nan_from_one_line_on_are_a_divergence() -> None:
+    healthy, ill = [(0.9, 0.7, 0.1)] * 3, (NAN, NAN, 0.0)
+    ended = after(*measures(*healthy, *[ill] * 3))
+    assert (ended.summary, ended.text) == ("box, cls have been nan in 3 readings in a row, since step 4.", None)
+    assert after(*measures(*healthy, *[ill] * 5)).is_proven
+    assert not after(*measures(*healthy, *[ill] * 19)).is_certain
+    assert after(*measures(*healthy, *[ill] * 20)).is_certain
+    assert after(*measures(*healthy, *[ill] * 5, *healthy, *healthy)).recovered
+
+
+@pytest.mark.parametrize(
+    "metric_lines",
+    [
+        measures(*[(0.9, 0.7, 0.1)] * 3, *[(NAN, 0.7, 0.1)] * 30),  # one alone
+        measures(*[(0.9, 0.7, 0.1)] * 2, *[(NAN, NAN, 0.1)] * 30),  # finite by chance
+        measures(*([(0.9, 0.7, 0.1)] + [(NAN, NAN, 0.1)] * 9) * 9),  # an evaluation now and then
+        measures(*([(NAN, NAN, 0.1)] * 9 + [(0.9, 0.7, 0.1)] * 5) * 9),
+        measures(*[(0.9, 0.7, 0.1)] * 3, *[(NAN, NAN, 0.1)] * 30, loss=0.5),
+        measures(*[(0.9, 0.7, 0.1)] * 3, *[(NAN, NAN, 0.1)] * 30, names="length entropy value", reward=0.5),
+    ],
+)
+def test_other_measures_that_are_nan_prove_nothing(metric_lines: list[MetricLine]) -> None:
+    assert (after(*metric_lines).line, after(*metric_lines).text) == (None, None)
