@@ -21,6 +21,7 @@ CHANCE = 0.05  # of a trial that is no better, over all looks
 # By so much a first run, and then the mean, has to be better, else the trial is not worth more runs.
 _SCREEN_SD, _LEAST_SD = 0.75, 0.5
 _HOPE = 0.1  # the least chance to be kept in the end that is worth another pair
+_FEWEST_DIFFERENCES = 3  # degrees of freedom, from which on the noise between runs of a pair is known
 _NEAR = 3  # runs of a drifting incumbent, the newest, which a screen is compared with
 _FEWEST = 2  # pairs before a trial is kept
 
@@ -58,8 +59,13 @@ class TrialEvidence:
 
     @property
     def unit(self) -> float:
-        """The deviation in which gains are measured that are worth more runs."""
-        return (self.differences if self.is_seeded else self.noise).sd
+        """The deviation in which gains are measured that are worth more runs: as pairs see it, which prove them.
+
+        What two runs side by side share, a load of the machine, hides no gain from them.
+        """
+        if self.is_seeded or self.differences.df < _FEWEST_DIFFERENCES:
+            return (self.differences if self.is_seeded else self.noise).sd
+        return min(self.noise.sd, self.differences.sd / math.sqrt(2))
 
 
 @dataclass(frozen=True)

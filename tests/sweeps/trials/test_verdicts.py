@@ -87,6 +87,13 @@ def test_where_the_incumbent_drifts_the_differences_of_pairs_count_alone() -> No
     assert unknown.kind == "pair", "by all runs it is no better, but pairs give it hope"
 
 
+def test_a_gain_is_worth_pairs_by_the_noise_that_they_see_where_both_runs_share_a_load() -> None:
+    assert judge(LOSS, seen(0.9935)).kind == "discarded"
+    assert judge(LOSS, seen(0.9935, differences=Noise(0.01, 8))).kind == "pair"
+    assert judge(LOSS, seen(0.9935, differences=Noise(0.01, 2))).kind == "discarded", "too few to say so"
+    assert judge(LOSS, seen(0.9935, differences=Noise(0.02, 8))).kind == "discarded", "no more than single runs"
+
+
 def test_a_gain_that_is_too_good_waits_for_somebody_unless_the_noise_is_unknown() -> None:
     assert judge(LOSS, seen(0.5)).kind == "suspect"
     assert judge(LOSS, seen(0.5, is_cleared=True)).kind == "pair"
