@@ -156,6 +156,8 @@ async def test_a_stopped_open_sweep_goes_on_and_a_spent_one_takes_a_bigger_budge
         await agent.kill(sweep_id)
         refusal = await agent.refusal("propose", sweep=sweep_id, text="lower", patch=patch("1.0", "0.98"))
         assert f"{sweep_id} is killed" in refusal
+        counts = (await agent.call("wait_run", run_ids=sweep_id, timeout_s=0))["sweep"]["trials"]["counts"]
+        assert set(counts) <= {"queued", "stopped", "discarded"}, "nothing of it runs"
         asked = await agent.call("launch_sweep", name="loop", dry_run=True)
         assert f"{sweep_id} would go on. " in asked["next_step"]
         assert "until 1 trial, mostly 1 to 9 runs each; protected: prepare.py." in asked["next_step"]

@@ -24,7 +24,7 @@ _MOST_HEAD_BYTES = 4096
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial as people read it. ``state``: its verdict, else queued or running.
+    """One trial as people read it. ``state``: its verdict, else queued, running or stopped.
 
     ``mean``, ``sd``, ``n``: of the runs that count. ``gain_sd``: how much better than what it was compared with, in
     units of the noise. None: not measured.
@@ -61,7 +61,7 @@ def _describe(seen: OpenSweep, trial: OpenTrial) -> TrialRow:
     mean, noise = trial.mean, trial.sd or seen.noise.sd  # as it was known when it was judged
     return TrialRow(
         trial=trial.name,
-        state=trial.verdict or ("queued" if trial.is_queued else "running"),
+        state=trial.state,
         text=trial.text,
         commit=trial.commit,
         base="" if trial.name == BASELINE else trial.base,

@@ -92,6 +92,12 @@ class OpenTrial:
         """Whether it waits for its first run."""
         return self.verdict is None and not self.runs
 
+    @property
+    def state(self) -> str:
+        """Its verdict, or before it whether it waits, runs, or was cut off by the sweep's stop."""
+        is_cut_off = any(run.cell.state in ("killed", SKIPPED) for run in self.runs)
+        return self.verdict or ("queued" if self.is_queued else "stopped" if is_cut_off else "running")
+
 
 @dataclass(frozen=True)
 class AddRun:
@@ -309,7 +315,7 @@ def _list_runs(
 
 def make_trial(name: str, facts: Mapping[str, Any]) -> OpenTrial:
     """Return a trial as it was proposed: the facts of its file, or of the event that reports it."""
-    names = ("text", "by", "base", "commit", "tree", "patch_id", "files", "params", "origin")
+    names = ("text", "by", "base", "commit", "tree", "patch_id", "files", "params", "origin", "verdict", "why")
     return OpenTrial(name, **{each: facts[each] for each in names if facts.get(each) is not None})
 
 

@@ -16,7 +16,7 @@ _TEXT_CHARS, _WHY_CHARS = 80, 120
 def describe_trials(sweep: Sweep) -> TrialsStatus:
     """Return the counts by verdict, the best trial, the noise, and for how long no run lived."""
     seen = read_trials(sweep)
-    counts = Counter(name_state(trial) for name, trial in seen.trials.items() if name != BASELINE)
+    counts = Counter(trial.state for name, trial in seen.trials.items() if name != BASELINE)
     return TrialsStatus(
         counts=dict(sorted(counts.items())),
         kept=describe_kept_trial(seen),
@@ -24,11 +24,6 @@ def describe_trials(sweep: Sweep) -> TrialsStatus:
         note=" ".join(filter(None, (_doubt_noise(seen), _explain_runs(seen)))) or None,
         no_run_lived_s=round_known(_count_idle_s(sweep, time.time())),
     )
-
-
-def name_state(trial: OpenTrial) -> str:
-    """Return a trial's verdict, or before it whether it waits or runs."""
-    return trial.verdict or ("queued" if trial.is_queued else "running")
 
 
 def describe_kept_trial(seen: OpenSweep) -> KeptTrial:
@@ -47,7 +42,7 @@ def describe_kept_trial(seen: OpenSweep) -> KeptTrial:
 def line_of_trial(trial: OpenTrial, *, with_why: bool = False) -> str:
     """Return a trial in one line: ``t3 discarded: momentum .9 | 0.14 (n 1) against t0 …``."""
     why = f" | {shorten_facts(trial.why, _WHY_CHARS)}" if with_why and trial.why else ""
-    state = f" {name_state(trial)}" if with_why else f" ({trial.by})"
+    state = f" {trial.state}" if with_why else f" ({trial.by})"
     return f"{trial.name}{state}: {shorten_facts(trial.text, _TEXT_CHARS)}{why}"
 
 

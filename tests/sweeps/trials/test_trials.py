@@ -10,7 +10,16 @@ from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
 from mcp_server.sweeps.trials.open_plan import OpenPlan
-from mcp_server.sweeps.trials.trials import AddRun, Decide, EndSweep, OpenSweep, Step, find_steps, read_trials
+from mcp_server.sweeps.trials.trials import (
+    AddRun,
+    Decide,
+    EndSweep,
+    OpenSweep,
+    Step,
+    find_steps,
+    make_trial,
+    read_trials,
+)
 from mcp_server.tools.support.trial_answer import describe_trials
 
 AT, HOUR_S = "2026-11-21T15:30:00.000Z", 3600
@@ -312,3 +321,17 @@ def test_only_as_many_begin_as_there_is_room_for_and_pairs_come_first() -> None:
     assert loop.steps(room=0) == []
     assert loop.steps(room=1) == [AddRun("t1", "pair", pair=1), AddRun("t0", "incumbent", "t1", 1)]
     assert loop.steps(room=2)[-1] == AddRun("t2", "screen")
+
+
+def test_a_trial_that_the_sweeps_stop_cut_off_is_stopped_and_one_that_was_refused_waits_for_nothing() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.propose("t2")
+    loop.note("cell_added", cell="t1.0", trial="t1", role="screen")
+    loop.note("cell_started", cell="t1.0", run_id="r-t1.0")
+    assert [loop.look().trials[name].state for name in ("t0", "t1", "t2")] == ["kept", "running", "queued"]
+    loop.note("cell_ended", cell="t1.0", run_id="r-t1.0", state="killed")
+    assert loop.look().trials["t1"].state == "stopped"
+    refused = make_trial("t3", {"text": "easier data", "verdict": "invalid", "why": "touches prepare.py"})
+    assert (refused.is_queued, refused.state) == (False, "invalid"), "also before its conductor has noted it"
