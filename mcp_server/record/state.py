@@ -24,6 +24,7 @@ IMPORTED: EndedState = "imported"  # nobody supervised it: its end is known as f
 
 # A launcher and a supervisor need well under a second; a supervisor that is not there by then does not come.
 STARTING_S = 15.0
+_UNNOTED_S, _LONGEST_PAUSE = 5.0, 100  # seconds, and times its pace, for which no step need be noted
 _LETS_GO_WITHIN_S = 10.0  # a supervisor that wrote its end ends, under load too
 
 
@@ -221,6 +222,27 @@ class Run:
             return None
         until_s = posix(self.ended_at) if self.ended_at else now_s
         return max(0.0, until_s - posix(self.started_at))
+
+    def paused_s(self, now_s: float) -> float | None:
+        """Return for how long no step was noted, where steps come no more or take a hundred times as long; else None.
+
+        Not known of other hosts, whose clocks may differ.
+        """
+        left_s, step_s, at = (self.progress.get(name) for name in ("eta_s", "step_s", "at"))
+        limits = [left_s, step_s * _LONGEST_PAUSE if isinstance(step_s, (int, float)) else None]
+        known = [limit for limit in limits if isinstance(limit, (int, float))]
+        if self.state != "running" or not isinstance(at, str) or self.spec.mirror or not known:
+            return None
+        paused_s = max(0.0, now_s - posix(at))
+        return paused_s if paused_s > min(known) + _UNNOTED_S else None
+
+    def left_s(self, now_s: float) -> float | None:
+        """Return the seconds that its own steps say are left; None where they do not, or have stopped coming."""
+        left_s, at = self.progress.get("eta_s"), self.progress.get("at")
+        is_heard = self.state == "running" and not self.unreachable and self.paused_s(now_s) is None
+        if not isinstance(left_s, (int, float)) or not is_heard:
+            return None
+        return max(0.0, left_s - (max(0.0, now_s - posix(at)) if isinstance(at, str) and not self.spec.mirror else 0.0))
 
     def attempts_s(self, now_s: float) -> list[float]:
         """Return the seconds of each attempt with the wait after it, of the newest until the end, or ``now_s``."""

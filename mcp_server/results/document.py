@@ -374,13 +374,12 @@ def _render_series(series: Sequence[EvaluationSeries]) -> Iterator[str]:
     rows: dict[_RowKey, list[dict[str, str]]] = {}
     for one in series:
         best = one.best if len(one.points) > 1 else None
-        seen: dict[_RowKey, int] = {}
         for point in one.points:
-            key = point.step, one.model, one.benchmark
-            number = seen[key] = seen.get(key, -1) + 1  # an evaluation that was repeated
-            row = rows.setdefault(key, [])
-            while len(row) <= number:
-                row.append({})
+            row = rows.setdefault((point.step, one.model, one.benchmark), [])
+            number = point.repeat  # of an evaluation that was repeated, or of another file
+            while number < len(row) and one.metric in row[number]:
+                number += 1
+            row.extend({} for _ in range(number + 1 - len(row)))
             cell = _exact(point)
             row[number][one.metric] = f"**{cell}**" if point is best else cell
     metrics = list(dict.fromkeys(one.metric for one in series))

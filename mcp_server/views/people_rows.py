@@ -103,7 +103,7 @@ def list_run(store: RunStore, run: Run, *, reads_output: bool = True) -> ListedR
     total = total if total is not None else progress.get("total_steps")
     metrics = progress.get("metrics") or {} if run.made_a_step else {}
     noted = progress.get("at")
-    eta_at_s = posix(noted) + status.eta_s if isinstance(noted, str) and status.eta_s is not None else None
+    eta_at_s = posix(noted) + progress["eta_s"] if isinstance(noted, str) and status.eta_s is not None else None
     output_at_s, notes = store.output_at_s(run), read_notes(store.record_of(run).path / NOTES)
     line = shorten_line(str(run.failure["line"]), _LINE_CHARS) if run.failure and run.failure.get("line") else None
     return ListedRun(

@@ -28,9 +28,8 @@ def describe_progress(runs: Sequence[Watched], now_s: float) -> str:
     states = sorted(counts, key=lambda state: (state in ENDED, -counts[state], state))
     parts = [f"{counts[state]} {state}" for state in states]
     live = [run for run in runs if isinstance(run, Run) and not run.ended]
-    etas_s = [run.progress.get("eta_s") if run.state == "running" and not run.unreachable else None for run in live]
-    known_s = [eta_s for eta_s in etas_s if isinstance(eta_s, int | float)]
-    if known_s and len(known_s) == len(etas_s):
+    known_s = [left_s for run in live if (left_s := run.left_s(now_s)) is not None]
+    if known_s and len(known_s) == len(live):
         parts.append(_left(max(known_s)))
     return _join(parts)
 
@@ -54,9 +53,8 @@ def _describe_run(run: Run, now_s: float) -> list[str]:
         metrics = progress.get("metrics") or {}
         for name, value in first_metrics(metrics) if run.made_a_step else ():
             parts.append(f"{name} {value:.3g}" if isinstance(value, int | float) else f"{name} {value}")
-        is_heard = run.state == "running" and not run.unreachable
-        if is_heard and isinstance(eta_s := progress.get("eta_s"), int | float):
-            parts.append(_left(eta_s))
+        if (left_s := run.left_s(now_s)) is not None:
+            parts.append(_left(left_s))
     elif run.unreachable is None and not run.ended and (elapsed_s := run.elapsed_s(now_s)) is not None:
         parts = [f"{run.state} for {rough_duration(elapsed_s)}", *parts[1:]]
     if run.unreachable:

@@ -299,12 +299,7 @@ class _Lengths:
 
     def _pace_s(self, run: Run) -> float | None:
         """Return what its own steps say is left; None where they do not, or have stopped coming."""
-        left_s = run.progress.get("eta_s")
-        if not isinstance(left_s, int | float) or run.state != "running":
-            return None
-        at = run.progress.get("at")
-        silent_s = max(0.0, self._now_s - posix(at)) if isinstance(at, str) and not run.spec.mirror else 0.0
-        return None if silent_s > left_s + _UNNOTED_S else max(0.0, left_s - silent_s)
+        return run.left_s(self._now_s)
 
     def _spend(self, cell: CellState, run: Run) -> Fate:
         """Return what a live cell has taken so far, with its runs before that failed."""

@@ -15,7 +15,14 @@ from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, WAITING, CellSt
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_obstacle
-from mcp_server.text.formatting import counted, round_known, shorten_facts, shorten_line, significant
+from mcp_server.text.formatting import (
+    counted,
+    rough_duration,
+    round_known,
+    shorten_facts,
+    shorten_line,
+    significant,
+)
 from mcp_server.views.brevity import estimate_answer
 from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines
 from mcp_server.views.run_status import restart_advice
@@ -158,7 +165,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         failed_more=f"{len(earlier)} before these: {count_kinds(earlier)}" if earlier else None,
-        live=_describe_live_cells(live)[: _FEW_LIVE if is_open else None] or None,
+        live=_describe_live_cells(live, now_s)[: _FEW_LIVE if is_open else None] or None,
         eta_s=None if is_open else round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
         warnings=list(sweep.shared_outputs.values())[:_MOST_SHARED] or None,
@@ -271,10 +278,10 @@ def count_kinds(failed: Sequence[CellState]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4))
 
 
-def _describe_live_cells(live: Mapping[str, Run]) -> list[str]:
+def _describe_live_cells(live: Mapping[str, Run], now_s: float) -> list[str]:
     """Return a line about each of the first live cells, the first one in line with what it waits for."""
     shown = [(cell, run) for cell, run in live.items() if not run.ended][:_MOST_LIVE]
-    lines = [_describe_live(cell, run) for cell, run in shown]
+    lines = [_describe_live(cell, run, now_s) for cell, run in shown]
     for number, (_, run) in enumerate(shown):
         waits = (str(event.get("text", "")) for event in reversed(run.events) if event["kind"] == "queued")
         if run.state == "queued" and (reason := next(waits, "")):
@@ -283,12 +290,14 @@ def _describe_live_cells(live: Mapping[str, Run]) -> list[str]:
     return lines
 
 
-def _describe_live(cell: str, run: Run) -> str:
+def _describe_live(cell: str, run: Run, now_s: float) -> str:
     progress = run.progress
     step = f" step {progress['step']}" if "step" in progress else ""
     total = f"/{progress['total_steps']}" if step and "total_steps" in progress else ""
     away = f" when last heard of: {run.unreachable['host']} cannot be reached" if run.unreachable else ""
-    return f"{cell} {run.run_id} {run.state}{step}{total}{away}"
+    paused_s = run.paused_s(now_s)
+    pause = "" if paused_s is None else f", no step for {rough_duration(paused_s)}"
+    return f"{cell} {run.run_id} {run.state}{step}{total}{pause}{away}"
 
 
 def _explain(sweep: Sweep) -> str | None:

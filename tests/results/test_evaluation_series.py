@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mcp_server.results.document import _render_series
 from mcp_server.results.evaluations.evaluation_series import EvaluationSeries, build_series, format_series, name_series
 from mcp_server.results.evaluations.evaluation_text import Value, parse_value
 from mcp_server.results.evaluations.evaluations import Evaluation, find_evaluation_files, read_evaluations
@@ -340,3 +341,14 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
     (one,) = read_evaluations(tmp_path / "evaluations.npz")
     assert one.problem
     assert "pickle" in one.problem
+
+
+def test_rows_with_unequal_names_stay_rows_and_a_prefix_does_not_join_two_quantities(read: Read) -> None:
+    rows = [{"it": 20, "nll": 1.5, "gnorm": 0.5}, {"it": 20, "val": {"nll": 1.9}}, {"it": 21, "nll": 1.4, "gnorm": 0.4}]
+    series = read(eval_rows__jsonl="\n".join(map(json.dumps, rows)))
+    assert values(series["nll"]) == [(20, 1.5), (21, 1.4)]
+    assert values(series["val.nll"]) == [(20, 1.9)]
+    unnamed = [{"a": 1, "b": 2}, {"a": 3}, {"a": 5, "b": 6}]
+    series = read(eval_rows__jsonl="\n".join(map(json.dumps, unnamed)))
+    lines = list(_render_series(list(series.values())))
+    assert [line.split("|")[1:-1] for line in lines[-3:]] == [[" 1 ", " 2 "], [" 3 ", "  "], [" 5 ", " 6 "]]

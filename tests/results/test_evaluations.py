@@ -123,7 +123,9 @@ def test_broken_and_too_long_files_are_reported(tmp_path: Path, name: str, text:
     [
         ("metrics.jsonl", {"step": 10, "train/loss": 0.5, "val/acc": 0.9}, False),
         ("results.jsonl", {"step": 10, "loss": 0.5, "lr": 1e-4}, False),
+        ("metrics.jsonl", {"it": 10, "nll": 0.5, "gnorm": 0.1}, False),
         ("metrics.jsonl", {"step": 10, "acc": 0.9}, True),
+        ("metrics.jsonl", {"step": 10, "val_loss": 0.9}, True),
         ("eval_metrics.jsonl", {"step": 10, "train_acc": 0.9, "val_acc": 0.8}, True),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ class EvaluationPoint:
     """One value of a metric. ``unit`` is "%" or "". ``error``: one standard error, in the same unit.
 
     ``episodes``: how many episodes, or tasks where each is tried once, the value is of. ``text``: the value as written.
+    ``repeat``: how many rows of the same step, model and benchmark stand above its own in the file.
     """
 
     value: float
@@ -38,6 +40,7 @@ class EvaluationPoint:
     episodes: int | None = None
     error: float | None = None
     text: str = field(default="", compare=False)
+    repeat: int = field(default=0, compare=False)
 
     @property
     def share(self) -> float:
@@ -123,9 +126,11 @@ def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
     places = _name_places(evaluations)
     for evaluation in reversed(evaluations):
         of_file = files.setdefault(evaluation.source, {})
+        written = {name.lower() for row in evaluation.rows for name in row}
         for labels, metric, point in _read_rows(evaluation):
             model = labels.model or (places.get(evaluation.source, "") if labels.step is None else "")
-            key = (model, labels.benchmark, _PREFIX.sub("", metric).lower())
+            plain = _PREFIX.sub("", metric).lower()
+            key = (model, labels.benchmark, metric.lower() if plain in written else plain)
             names.setdefault(key, metric)
             of_file.setdefault(key, []).append(point)
     points: dict[_Key, list[tuple[Path, EvaluationPoint]]] = {key: [] for key in names}
@@ -200,11 +205,15 @@ def _is_rounded(one: EvaluationPoint, exact: EvaluationPoint) -> bool:
 def _read_rows(evaluation: Evaluation) -> Iterator[tuple[_Labels, str, EvaluationPoint]]:
     epochs = {_find(row, {"epoch"}) for row in evaluation.rows}
     by_epoch = len(epochs) > 1 and not any(_find(row, STEP_NAMES) is not None for row in evaluation.rows)
+    repeats: Counter[_Key] = Counter()
     for row in evaluation.rows:
         labels = _label_row(row, evaluation, by_epoch=by_epoch, is_only=len(evaluation.rows) == 1)
-        for name, value in _metrics_of(row, labels):
+        metrics = [*_metrics_of(row, labels)]
+        repeat = repeats[key := (str(labels.step), labels.model, labels.benchmark)]
+        repeats[key] += 1
+        for name, value in metrics:
             unit = "%" if isinstance(value, Percent) else ""
-            point = EvaluationPoint(_as_float(value), labels.step, unit, text=str(value))
+            point = EvaluationPoint(_as_float(value), labels.step, unit, text=str(value), repeat=repeat)
             yield labels, name, _add_uncertainty(point, name, row, getattr(value, "whole", None))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.diagnosis.progress.named_values import LOSS, classify_name
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.evaluations.evaluation_text import (
@@ -129,7 +130,9 @@ def read_evaluations(path: Path) -> list[Evaluation]:
 def _logs_training(path: Path, lines: Evaluation) -> bool:
     """Return whether lines of steps are a training's own log, which is curves: by their names, and the file's."""
     names = {name for row in lines.rows for name in row}
-    return not _EVALUATES.search(path.name) and any(map(_OF_TRAINING.search, names))
+    classes = (classify_name(name.replace(".", "/")) for name in names)
+    has_loss = any(one is not None and one.bits & LOSS for one in classes)  # of no held-out data
+    return not _EVALUATES.search(path.name) and (has_loss or any(map(_OF_TRAINING.search, names)))
 
 
 def _read_text(path: Path) -> str:

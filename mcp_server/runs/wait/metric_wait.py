@@ -6,11 +6,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.state import Run
+from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import MetricPosition, MetricSource
 from mcp_server.scalars import condition as conditions
@@ -154,7 +155,7 @@ def read_facts(run: Watched, now_s: float) -> dict[str, float]:
     else:
         facts["attempt"] = run.attempt if run.started_at else None
         step, total = run.progress.get("step"), run.progress.get("total_steps")
-        facts |= {"step": step, "eta_s": run.progress.get("eta_s") if run.state == "running" else None}
+        facts |= {"step": step, "eta_s": run.left_s(now_s)}
         if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
             facts[conditions.PROGRESS] = step / total
     return {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
@@ -360,7 +361,9 @@ def _plain(value: float) -> float | str:
 
 
 def _shorten_rest(run: Run, steps: int) -> Mapping[str, Any]:
-    eta_s, step_s = run.progress.get("eta_s"), run.progress.get("step_s")
+    """Return the time left, and its moment, as they are so many steps later."""
+    eta_s, step_s, at = (run.progress.get(name) for name in ("eta_s", "step_s", "at"))
     if not isinstance(eta_s, int | float) or not isinstance(step_s, int | float):
         return {}
-    return {"eta_s": max(0.0, eta_s - steps * step_s)}
+    later = datetime.fromtimestamp(posix(at) + steps * step_s, UTC).isoformat() if isinstance(at, str) else at
+    return {"eta_s": max(0.0, eta_s - steps * step_s), "at": later}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Mapping
 
 from mcp_server.record.state import Run
@@ -61,6 +62,6 @@ def _live_line(cell: str, run_id: str, run: Run | None) -> str:
         return f"{cell:40} {run_id}"
     progress = run.progress
     step = f"{progress['step']}/{progress.get('total_steps', '?')}" if "step" in progress else ""
-    eta = f"eta {clock(progress['eta_s'])}" if isinstance(progress.get("eta_s"), int | float) else ""
+    eta = "" if (left_s := run.left_s(time.time())) is None else f"eta {clock(left_s)}"
     gpus = ",".join(map(str, run.gpu_names))
     return f"{cell:40} {run_id:32} {run.state:9} {f'GPU {gpus}' if gpus else '':10} {step:>14} {eta}".rstrip()

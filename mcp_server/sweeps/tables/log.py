@@ -177,7 +177,7 @@ class SweepLog:
                     if figure is not None and figure.value is not None:
                         values[run.run_id] = figure.value, figure.step
             rows = [
-                [name, run.run_id, run.state, *_describe_live(run, values.get(run.run_id))]
+                [name, run.run_id, run.state, *_describe_live(run, values.get(run.run_id), now_s)]
                 for name, run in list(live.items())[:_MOST_LIVE]
             ]
             self._look = _Look(now_s, rows, values, len(live), estimate_rest_s(sweep, live, now_s))
@@ -211,20 +211,19 @@ def _render_live(sweep: Sweep, look: _Look) -> list[str]:
     return [*render_table(headers, look.rows), *more]
 
 
-def _describe_live(run: Run, value: tuple[float, int | None] | None) -> Sequence[str]:
-    step, total, left_s = (run.progress.get(name) for name in ("step", "total_steps", "eta_s"))
+def _describe_live(run: Run, value: tuple[float, int | None] | None, now_s: float) -> Sequence[str]:
+    step, total, left_s = run.progress.get("step"), run.progress.get("total_steps"), run.left_s(now_s)
     if isinstance(step, int) and value is not None and value[1] is not None and value[1] > step:
         step_s = run.progress.get("step_s")  # the curve is read later than the record
-        if isinstance(left_s, int | float):
-            left_s = max(0.0, left_s - (value[1] - step) * step_s) if isinstance(step_s, int | float) else None
+        if left_s is not None and isinstance(step_s, int | float):
+            left_s = min(left_s, max(0.0, run.progress["eta_s"] - (value[1] - step) * step_s))
         step = value[1]
     at = "" if step is None else f"{step}" if total is None else f"{step}/{total}"
     if value is not None:
         newest = f"{_number(value[0])}{'' if value[1] is None else f'@{value[1]}'}"
     else:
         newest = ", ".join(f"{name} {_number(v)}" for name, v in first_metrics(run.progress.get("metrics") or {}))
-    is_known = isinstance(left_s, int | float) and run.state == "running" and not run.unreachable
-    return at, newest, rough_duration(left_s) if is_known and left_s is not None else ""
+    return at, newest, "" if left_s is None else rough_duration(left_s)
 
 
 def _render_head(sweep: Sweep, look: _Look | None, best: str) -> list[str]:

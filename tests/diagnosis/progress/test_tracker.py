@@ -526,6 +526,15 @@ def test_a_metric_line_has_the_numbers_of_its_line_by_name() -> None:
     assert (metric_line.metrics["val loss"], metric_line.metrics["lr"]) == (0.52, 1e-4)
 
 
+def test_each_validation_on_a_line_of_its_own_is_read() -> None:
+    lines = [
+        line for n in (20, 40) for line in (f"it {n}/40 {{'nll': 1.{n}}}", f"VALIDATION it {n}: {{'val_nll': 2.{n}}}")
+    ]
+    progress = ProgressTracker()
+    progress.read_lines(lines)
+    assert (progress.step, progress.metrics) == (40, {"loss": 1.4, "val_loss": 2.4})
+
+
 @for_each(
     [
         ("step 6 loss 0.25 val_loss 0.5", {"loss": 0.25, "val_loss": 0.5}, 6),
