@@ -142,7 +142,8 @@ def describe_halving(policy: Mapping[str, Any], params: Mapping[str, object]) ->
 def is_near(name: str, other: str) -> bool:
     """Return whether ``name`` can only be a misspelling of ``other``, or is its last part: ``num_envs`` of a group."""
     last = other.rpartition(".")[2]
-    return name in (last, last.lstrip("-")) or difflib.SequenceMatcher(None, name, other).ratio() >= _TYPO
+    is_plural = name.rstrip("s") == other.lstrip("-").rstrip("s")
+    return is_plural or name in (last, last.lstrip("-")) or difflib.SequenceMatcher(None, name, other).ratio() >= _TYPO
 
 
 def _is_number(value: object) -> bool:

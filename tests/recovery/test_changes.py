@@ -8,6 +8,7 @@ from mcp_server.recovery.changes import (
     describe_halving,
     find_impossible_changes,
     halve_value,
+    is_near,
     move_ray,
 )
 from mcp_server.recovery.policy import normalize_policy
@@ -186,3 +187,8 @@ def test_it_is_said_before_the_launch_what_a_retry_would_halve(params: dict[str,
     text, can_halve = describe_halving(policy, params)
     assert said in text
     assert can_halve is ("would halve" in text)
+
+
+def test_a_name_that_is_another_in_the_plural_is_near_it_and_a_number_more_is_not() -> None:
+    pairs = ("ranks", "rank"), ("seed", "--seeds"), ("beta2", "beta1")
+    assert [is_near(*names) for names in pairs] == [True, True, False]

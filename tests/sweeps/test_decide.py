@@ -226,12 +226,12 @@ def test_nothing_starts_after_a_stop_or_above_the_ceiling_and_the_end_waits_for_
     one = [started("c0"), ended("c0"), started("c1"), ended("c1")]
     one.append({"kind": "cell_measured", "cell": "c0", "run_id": "r-c0", "value": None, "bad_end": "nan"})
     end = find_end(make(2, *one, metric="eval/success"))
-    assert end == ("finished", "2 of 2 cells are done, 0 failed, 1 ended with eval/success nan.")
+    assert end == ("finished", "2 of 2 cells are done, 0 failed, 1 ended with eval/success nan: c0.")
     diverged = ended("c1", failure={"kind": "divergence", "line": "loss nan"})
     one = [started("c0"), ended("c0"), started("c1"), diverged]
     one += [{"kind": "cell_measured", "cell": c, "run_id": f"r-{c}", "value": v} for c, v in (("c0", 0.5), ("c1", 0.9))]
     sweep = make(2, *one, metric="acc", goal="max")
-    assert find_end(sweep) == ("finished", "2 of 2 cells are done, 0 failed, 1 diverged.")
+    assert find_end(sweep) == ("finished", "2 of 2 cells are done, 0 failed, 1 diverged: c1.")
     best = find_best(sweep)
     assert best is not None
     assert (best.cell.cell.name, best.count) == ("c0", 1), "a training that diverged wins nothing, whatever it measured"

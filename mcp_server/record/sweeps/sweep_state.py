@@ -338,7 +338,10 @@ def _end(cell: CellState, event: RecordEvent) -> CellState:
     return replace(cell, state="lost" if state == "interrupted" else state)
 
 
-def describe_cut_short(sweep: Sweep, most: int = 2) -> str:
+_MOST_NAMED = 2  # cells
+
+
+def describe_cut_short(sweep: Sweep, most: int = _MOST_NAMED) -> str:
     """Return which cells have no rank because they were killed, or ended at their time limit where others finished.
 
     ``most``: of how many the names are told.
@@ -353,15 +356,11 @@ def describe_cut_short(sweep: Sweep, most: int = 2) -> str:
     return "; ".join(f"{len(cells)} {why}, without a rank: {join_some(cells, most)}" for why, cells in found.items())
 
 
-def describe_bad_ends(sweep: Sweep, most: int = 2) -> str:
-    """Return how many finished cells have no result, since they diverged or the metric ended as NaN or infinite.
-
-    ``most``: of how many the names are told.
-    """
+def describe_bad_ends(sweep: Sweep) -> str:
+    """Return which finished cells have no result, since they diverged or the metric ended as NaN or infinite."""
     found: dict[str, list[str]] = {}
     for cell in sweep.cells:
         if cell.bad_end and cell.state == "finished":
             end = cell.bad_end if cell.bad_end == "diverged" else f"ended with {sweep.spec.metric} {cell.bad_end}"
             found.setdefault(end, []).append(cell.cell.name)
-    texts = (f"{len(bad)} {end}{f': {join_some(bad, most)}' if most else ''}" for end, bad in found.items())
-    return "; ".join(texts)
+    return "; ".join(f"{len(bad)} {end}: {join_some(bad, _MOST_NAMED)}" for end, bad in found.items())

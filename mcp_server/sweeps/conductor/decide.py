@@ -198,7 +198,7 @@ def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str
     if count_live(sweep):
         return None
     done = sum(cell.done for cell in sweep.cells)
-    bad = describe_bad_ends(sweep, 0)
+    bad = describe_bad_ends(sweep)
     tally = f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed{bad and f', {bad}'}."
     if sweep.stop is not None and (done < len(sweep.cells) or any(cell.state == "killed" for cell in sweep.cells)):
         return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {tally}"
