@@ -219,7 +219,9 @@ def explain_record(scene: Scene) -> NextStep | None:
     if not scene.record or scene.inside or scene.kind not in _KINDS:
         return None
     if key := _RX.missing_key.search(scene.line):
-        if scene.record == "data":
+        if re.search(r"\[[^\W\d][\w.]*\]", scene.source):  # by a value: the table or the record is wrong
+            say = "`{source}`{ at} finds no {0}, after records that worked: correct the record, or add it to the table."
+        elif scene.record == "data":
             say = "One record has no {0}, as earlier ones had it: filter such records from the data, or skip them{ at}."
         else:
             say = (

@@ -38,7 +38,7 @@ _PIPE_TYPES = frozenset(
     {"EOFError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "OSError"}
 )
 _ANNOUNCED_LINES = 4
-_HARD = frozenset({"oom_gpu", "oom_host", "cuda_error", "disk_full", "divergence", "auth_error"})
+_HARD = frozenset("oom_gpu oom_host cuda_error disk_full divergence auth_error network_error nccl_error".split())  # noqa: SIM905
 _KINDS_BY_SIGNAL = {
     "": "killed",
     "Killed": "oom_host",

@@ -154,9 +154,9 @@ def _dead_thread(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> 
 def _find_cause(lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool) -> FailureEvidence | None:
     proofs = _drop_survived(lines, [one for one in evidence if one.weight > Weight.HINT])
     final = _final_evidence(lines, proofs)
-    chosen = choose_cause(lines, final) if final else None
+    chosen = resolve_general_message(lines, choose_cause(lines, final)) if final else None
     if chosen and (chosen.weight > Weight.ECHO or chosen.kind != "other"):
-        return resolve_general_message(lines, chosen)
+        return chosen
     if not failed and not chosen:
         return _untraced_exception(lines, evidence) or _final_line_evidence(lines) or _repetition_evidence(lines)
     if not failed and chosen and count_work(lines, max(chosen.at - _LAST_HINT_LINES, 0), chosen.at).is_over:
