@@ -14,6 +14,7 @@ from mcp_server.command.programs import CONTAINERS, PYTHON, RUNNERS, SHELLS, TAS
 from mcp_server.command.shell import parse
 from mcp_server.command.started import Program, find_programs
 from mcp_server.command.trainings import classify
+from mcp_server.text.invisible import escape_unsendable
 from mcp_server.text.rows import read_patterns
 
 Kind = Literal["stop", "launch", "sweep", "wait", "gpu"]
@@ -220,7 +221,7 @@ def _count_gpus(program: Program, words: Sequence[str]) -> int:
 
 def _write_command(program: Program) -> str:
     if program.name in ("tmux", "screen") and (text := _find_typed(program)):
-        return text[:_SHOWN_CHARS]
+        return escape_unsendable(text[:_SHOWN_CHARS])
     variables = [word for word in program.variables if not word.startswith("CUDA_VISIBLE_DEVICES=")]
     runner = next((at for at, word in enumerate(program.wrappers) if PurePath(word).name in _CHOOSE_PYTHON), None)
     return _quote(program, [*variables, *(program.wrappers[runner:] if runner is not None else ())])
@@ -229,7 +230,7 @@ def _write_command(program: Program) -> str:
 def _quote(program: Program, variables: Sequence[str] = ()) -> str:
     has_code = any("$" in word or "`" in word for word in program.words)
     text = " ".join([*variables, " ".join(program.words) if has_code else shlex.join(program.words)])
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    return escape_unsendable(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…")
 
 
 # --- tmux and screen

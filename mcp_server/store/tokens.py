@@ -38,7 +38,7 @@ def hash_of(token: str) -> str:
     One round of SHA-256 without salt: a token is 256 random bits, so there is no list of likely tokens to try, and no
     two are alike. Slow hashes are for passwords that people choose, and would cost every request.
     """
-    return f"sha256:{hashlib.sha256(token.encode('utf-8', 'surrogateescape')).hexdigest()}"
+    return f"sha256:{hashlib.sha256(token.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def token_name(owner: str) -> str:

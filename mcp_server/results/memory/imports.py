@@ -175,14 +175,15 @@ def _write(
         record = RunDir(path)
         code = record.code(1)
         (code / FILES).mkdir(parents=True)
-        write_json(record.spec, {**spec.facts(), "run_id": run_id})
+        # ASCII keeps a name that is no UTF-8: its files are found by it.
+        record.spec.write_text(json.dumps({**spec.facts(), "run_id": run_id}) + "\n", encoding="ascii")
         kept = _keep_files(training, parts["params"], code, directory.code(1))
         facts = CodeSnapshot(now(), GitState(commit=parts["commit"]), kept).facts()
         write_json(code / SNAPSHOT, facts)
         write_json(record.progress(1), parts["progress"])
         event = {"seq": 1, "at": now(), "kind": "ended", "state": IMPORTED, "attempt": 1, "text": parts["end"]["then"]}
         event |= {name: value for name, value in parts["end"].items() if value is not None}
-        record.events.write_text(json.dumps(event, ensure_ascii=False) + "\n", encoding="utf-8")
+        record.events.write_text(json.dumps(event) + "\n", encoding="utf-8")
         if training.log is not None and training.log.stat().st_size <= _MOST_LOG_BYTES:
             shutil.copyfile(training.log, record.log(1))
         if is_again:
