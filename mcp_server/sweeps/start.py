@@ -13,6 +13,7 @@ from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep, fold_sweep
 from mcp_server.runs.code.code_copy import keep_sweep_code_state
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.idempotency import hold_key
+from mcp_server.runs.warnings.runs_at_risk import name_killers
 from mcp_server.scalars.curve_questions import parse_ranking
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
@@ -77,8 +78,11 @@ async def start_sweep(
         planned = await _plan_new(request, store, environ)
         if approve is not None:
             await approve(*list_distinct_runs(planned))
-        await run_in_thread(_keep_code, planned.spec, store)
-        directory = await run_in_thread(_create, planned.spec, store)
+        spec = planned.spec
+        if spec.open is not None or spec.searches:
+            spec = replace(spec, approved=await run_in_thread(name_killers, list_distinct_runs(planned)))
+        await run_in_thread(_keep_code, spec, store)
+        directory = await run_in_thread(_create, spec, store)
         if key is not None:
             await run_in_thread(key.remember, planned.spec.sweep_id)
         sweep = await run_in_thread(store.sweeps.observe, directory.sweep_id)
@@ -201,6 +205,9 @@ async def _continue(
         planned = await _check_added(extended, former, store, environ)
         if approve is not None:
             await approve(*list_distinct_runs(planned))
+        if extended.approved is not None:
+            more = await run_in_thread(name_killers, list_distinct_runs(planned))
+            extended = replace(extended, approved=(*extended.approved, *more))
         await run_in_thread(_keep_code, planned.spec, store)
         warnings, added = planned.warnings, describe_added(fold_sweep(extended, former.events), former.spec)
     changed = await run_in_thread(_change_spec, request, former, extended or former.spec, store)

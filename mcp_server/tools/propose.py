@@ -28,7 +28,7 @@ from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, find_like, list_proposals
 from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial, judge_baseline, make_trial, read_trials
 from mcp_server.system.git_state import describe_git_error
-from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.text.secret_patterns import find_keys, mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, revive, server_of
 from mcp_server.tools.support.schema import tool
@@ -82,7 +82,9 @@ async def propose(
         await run_in_thread(server.check_readable, ctx, {"worktree": worktree})
     await run_in_thread(_check_open, found)
     line = await run_in_thread(_check_text, server, text)
+    await run_in_thread(_check_no_key, server, {"idempotency_key": idempotency_key or "", **(params or {})})
     change = await run_in_thread(_capture, found, line, given, base)
+    change["diff"] = await run_in_thread(mask_distinct_secrets, change["diff"], server.environ, server.home.secrets)
     change |= {"by": server.actor(ctx), "at": now(), "key": idempotency_key}
     async with hold_key(server.store, None if dry_run else f"trials of {found.sweep_id}"):
         answer = await run_in_thread(_add, server.store, found.sweep_id, change, again, dry_run)
@@ -108,6 +110,16 @@ def _check_text(server: ServerContext, text: str) -> str:
     if not line or len(line) > _LONGEST_TEXT or not line.isprintable():
         raise BadArgument("text", f"must be one line of 1 to {_LONGEST_TEXT} printable characters.")
     return mask_secrets(mask_distinct_secrets(line, server.environ, server.home.secrets))
+
+
+def _check_no_key(server: ServerContext, told: Mapping[str, Any]) -> None:
+    """Refuse a proposal that would keep a key in its files."""
+    for name, value in told.items():
+        words = [f"{name}={value}", *str(value).split()]
+        shown = mask_distinct_secrets(words[0], server.environ, server.home.secrets)
+        if shown != words[0] or next(find_keys(words), None) is not None:
+            argument = name if name == "idempotency_key" else "params"
+            raise BadArgument(argument, "holds what looks like a key.", "Pass its variable in common.secrets.")
 
 
 def _capture(sweep: Sweep, text: str, given: Mapping[str, Any], base: str | None) -> dict[str, Any]:

@@ -309,3 +309,44 @@ async def test_trials_run_on_other_hosts_as_commits_and_are_guarded_there(sandbo
     repository = Path(arguments["common"]["cwd"])  # the host has a clone there, which takes the commits
     assert len(git(repository, "worktree", "list").splitlines()) == 1, "no worktree is left, here or there"
     assert {path.name for path in (far_host.state / "code").iterdir()} == {"lock"}
+
+
+@pytest.mark.parametrize("by", ["params", "patch"])
+async def test_a_trial_that_would_end_a_live_run_does_not_start(sandbox: Sandbox, by: str) -> None:
+    arguments = toy(sandbox)
+    (sandbox.path / "project" / "go.sh").write_text("true\n")
+    git(sandbox.path / "project", "add", "go.sh")
+    git(sandbox.path / "project", "commit", "-qm", "go")
+    arguments["common"] |= {"command": "bash -c {act}; bash go.sh; python3 train.py {seed}", "params": {"act": "true"}}
+    change = "--- a/go.sh\n+++ b/go.sh\n@@ -1 +1 @@\n-true\n+pkill -f open_sweep_victim\n"
+    async with sandbox.agent() as agent:
+        victim = await agent.launch("exec -a open_sweep_victim sleep 600", gpus="cpu")
+        sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+        given: dict[str, Any] = (
+            {"patch": change} if by == "patch" else {"params": {"act": "'pkill -f open_sweep_victim'"}}
+        )
+        trial = (await agent.call("propose", sweep=sweep_id, text="faster", **given))["trial"]
+        seen = await verdict_of(agent, sandbox, sweep_id, trial)
+        assert (seen.verdict, "it ends processes" in seen.why) == ("crash", True), seen
+        assert (await agent.call("wait_run", run_ids=victim, timeout_s=0))["runs"][0]["state"] == "running"
+        await agent.kill(victim)
+
+
+async def test_a_proposal_keeps_no_key(sandbox: Sandbox) -> None:
+    key, named = "ghp_A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8", "n4m3dS3cr3tV4lu3-0192"
+    (sandbox.path / "state").mkdir(mode=0o700)
+    (sandbox.path / "state" / "secrets.env").write_text(f"MY_TOKEN={named}\n")
+    (sandbox.path / "state" / "secrets.env").chmod(0o600)
+    async with sandbox.agent() as agent:
+        sweep_id = (await agent.call("launch_sweep", **toy(sandbox)))["sweep_id"]
+        for given in (
+            {"params": {"x": f"say {key}"}},
+            {"params": {"x": named}},
+            {"params": {"api_key": "hunter2hunter2zz"}},
+        ):
+            assert "looks like a key" in await agent.refusal("propose", sweep=sweep_id, text="x", **given)
+        more = {"sweep": sweep_id, "text": f"by {key}", "patch": patch("level = 1.0", f'level, k = 1.0, "{named}"')}
+        assert "looks like a key" in await agent.refusal("propose", **more, idempotency_key=key)
+        await agent.call("propose", **more)
+    kept = b"".join(path.read_bytes() for path in (sandbox.path / "state" / "sweeps").rglob("*") if path.is_file())
+    assert not [one for one in (key, named) if one.encode() in kept]

@@ -73,6 +73,8 @@ class SweepSpec:
     # Of an open sweep, whose cells beyond the baseline its events add: see sweeps/trials/open_plan.
     open: Mapping[str, Any] | None = None
     hosts: tuple[str, ...] = ()  # each cell runs on the first of them that has its GPUs free
+    # What its commands may run that ends processes of others, where cells come that nobody has seen; None: anything.
+    approved: tuple[str, ...] | None = None
     tmux_socket: str = "default"
     layout: int = 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -22,9 +23,13 @@ _IDLE = ("queued",)  # nothing of them can be hit yet
 _MOST_NAMED = 10
 
 
-def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
-    """Return the live runs that runs of these specs may end, or None. Reads files and processes: use a thread."""
-    killers = [(spec, killer) for spec in specs for killer in find_killers_of(spec, closes_sessions=True)]
+def find_risk(specs: Sequence[RunSpec], store: RunStore, approved: Sequence[str] = ()) -> Risk | None:
+    """Return the live runs that runs of these specs may end, or None. Reads files and processes: use a thread.
+
+    ``approved``: killers, by `name_killers`, that count for nothing.
+    """
+    killers = [(spec, each) for spec in specs for each in find_killers_of(spec, closes_sessions=True)]
+    killers = [(spec, killer) for spec, killer in killers if _name(killer) not in approved]
     if not killers:
         return None
     live = [run for run in store.list_runs(RunQuery("live")) if run.state not in _IDLE]
@@ -36,6 +41,15 @@ def find_risk(specs: Sequence[RunSpec], store: RunStore) -> Risk | None:
     digest = hashlib.sha256(json.dumps([spec.backend, bound], default=str, sort_keys=True).encode()).hexdigest()
     texts = tuple(dict.fromkeys(killer.text for _, killer in killers))
     return Risk(f"launch {digest}", texts, tuple(at_risk.values()))
+
+
+def name_killers(specs: Sequence[RunSpec]) -> tuple[str, ...]:
+    """Return what runs of these specs run that ends processes of others, without numbers, which name no program."""
+    return tuple({_name(killer): None for spec in specs for killer in find_killers_of(spec, closes_sessions=True)})
+
+
+def _name(killer: Killer) -> str:
+    return re.sub("[0-9]+", "0", killer.text)
 
 
 def find_killers_of(spec: RunSpec, *, closes_sessions: bool = False) -> list[Killer]:

@@ -22,6 +22,7 @@ from mcp_server.errors import (
     TmuxMissing,
 )
 from mcp_server.record.events import EventLog
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import find_best
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
@@ -29,6 +30,7 @@ from mcp_server.record.sweeps.sweep_state import LIVE, STOPPED, WAITING, CellSta
 from mcp_server.runs.launch.gpu_admission import QuotaReached
 from mcp_server.runs.launch.idempotency import has_key, hold_key
 from mcp_server.runs.launch.launch import launch, launch_array
+from mcp_server.runs.warnings.runs_at_risk import LaunchNotConfirmed, find_risk
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_together, find_array, place_of
@@ -262,8 +264,13 @@ class CellLauncher:
         raise next((error for error in refusals if not isinstance(error, GpusNotFree)), refusals[0])
 
     async def _launch_at(self, spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> Run:
+        async def check(run: RunSpec) -> None:
+            """Refuse a launch that ends live runs, where its command was not seen as the sweep was started."""
+            if spec.approved is not None and (risk := await run_in_thread(find_risk, [run], self.store, spec.approved)):
+                raise LaunchNotConfirmed(risk)
+
         request, guard = make_request(spec, cell, number, host), guard_of(spec)
-        return await launch(request, self.store, self.file_watch, self.environ, prepare=guard)
+        return await launch(request, self.store, self.file_watch, self.environ, approve=check, prepare=guard)
 
     def _tell_failure(self, host: str, cell: Cell, error: LaunchFailed) -> None:
         """Note once that a host of several takes no cell: others may take them all, and nobody would hear of it."""
