@@ -49,6 +49,22 @@ async def test_a_launch_that_may_end_live_runs_needs_a_token_that_is_bound_to_co
             await agent.kill(run_id, force_other_owner=True)
 
 
+async def test_a_variable_of_a_launch_may_hold_what_ends_others(sandbox: Sandbox) -> None:
+    word = f"w{secrets.token_hex(6)}"
+    (sandbox.path / "before").write_text(f"[ -e never ] && pkill -f {word}; true\n")
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(f"exec -a {word} sleep 300")
+        for env in ({"ACT": f"[ -e never ] && pkill -f {word}"}, {"BASH_ENV": str(sandbox.path / "before")}):
+            asked = await agent.call("launch_run", command='bash -c "$ACT"', env=env)
+            assert asked.get("runs_at_risk") == [run_id], env
+        changed = {"ACT": f"pkill -f {word}"}
+        told = await agent.refusal(
+            "launch_run", command='bash -c "$ACT"', env=changed, confirm_token=asked["confirm_token"]
+        )
+        assert "another command" in told
+        await agent.kill(run_id)
+
+
 async def test_a_pattern_puts_only_runs_with_such_processes_at_risk(sandbox: Sandbox) -> None:
     word = f"w{secrets.token_hex(6)}"
     async with sandbox.agent_in_process() as agent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -20,6 +21,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 
 _IDLE = ("queued",)  # nothing of them can be hit yet
+_RUN_BY_SHELLS = ("BASH_ENV", "ENV")  # files that a shell reads before its script
 _MOST_NAMED = 10
 
 
@@ -37,7 +39,7 @@ def find_risk(specs: Sequence[RunSpec], store: RunStore, approved: Sequence[str]
     if not at_risk:
         return None
     spec = killers[0][0]
-    bound = [[each.command, each.params, each.cwd, each.mirror] for each, _ in killers]
+    bound = [[each.command, each.params, each.env, each.cwd, each.mirror] for each, _ in killers]
     digest = hashlib.sha256(json.dumps([spec.backend, bound], default=str, sort_keys=True).encode()).hexdigest()
     texts = tuple(dict.fromkeys(killer.text for _, killer in killers))
     return Risk(f"launch {digest}", texts, tuple(at_risk.values()))
@@ -53,9 +55,12 @@ def _name(killer: Killer) -> str:
 
 
 def find_killers_of(spec: RunSpec, *, closes_sessions: bool = False) -> list[Killer]:
-    """Return what the command of a run, its scripts and its parameters run that ends processes of others."""
-    scripts = {} if spec.mirror else read_scripts(spec.command, Path(spec.cwd))
-    killers = find_killers(spec.command, scripts, closes_sessions=closes_sessions)
+    """Return what a run's command, scripts, variables and parameters run that ends processes of others."""
+    variables = [f". {shlex.quote(value)}" if name in _RUN_BY_SHELLS else value for name, value in spec.env.items()]
+    killers = []
+    for text in (spec.command, *variables):
+        scripts = {} if spec.mirror else read_scripts(text, Path(spec.cwd))
+        killers += find_killers(text, scripts, closes_sessions=closes_sessions)
     return killers + (find_killers(["params", *format_arguments(spec.params, spec.param_style)]) if spec.params else [])
 
 

@@ -220,7 +220,7 @@ def _may_kill(request: LaunchRequest) -> bool:
     if request.blueprint is not None or request.params_file is not None:
         return True
     cwd = str(Path(request.cwd or Path.cwd()).expanduser())
-    return bool(find_killers_of(RunSpec(command=request.command, cwd=cwd, params=request.params)))
+    return bool(find_killers_of(RunSpec(command=request.command, cwd=cwd, params=request.params, env=request.env)))
 
 
 def _has_live_runs(server: ServerContext) -> bool:
