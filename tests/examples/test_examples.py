@@ -8,16 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fake_nvml, fake_slurm
+from tests.support import fake_nvml, fake_slurm, warm_start
 from tests.support.sandbox import Sandbox
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(sandbox: Sandbox, name: str, *words: str) -> str:
-    """Run an example to its end, and return what it printed."""
+# Starts the server of a client by a fork. Commands of runs have the interpreter itself.
+WARM = """
+import runpy, sys
+from mcp.client import stdio
+command, name, *sys.argv[1:] = sys.argv[1].split("\\n"), *sys.argv[2:]
+start = stdio.StdioServerParameters
+def warm(**server):
+    assert server["args"] == ["-m", "mcp_server", "serve"], server
+    return start(**server | {"command": command[0], "args": [*command[1:], "serve"]})
+stdio.StdioServerParameters = warm
+sys.path.insert(0, name.rpartition("/")[0])
+runpy.run_path(name, run_name="__main__")
+"""
+
+
+def run(sandbox: Sandbox, name: str, *words: str, cold: bool = False) -> str:
+    """Run an example to its end, and return what it printed. ``cold``: with a server that is no fork, as readers do."""
     program = [sys.executable, str(EXAMPLES / f"{name}.py"), *words]
+    if not cold:
+        program[1:1] = ["-c", WARM, "\n".join(warm_start.command())]
     environ = {**sandbox.environ, "TMPDIR": str(sandbox.path)}
     done = subprocess.run(program, env=environ, cwd=sandbox.path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -25,7 +42,7 @@ def run(sandbox: Sandbox, name: str, *words: str) -> str:
 
 
 def test_one_gpu_leases_a_cpu_slot_where_there_is_no_gpu(sandbox: Sandbox) -> None:
-    said = run(sandbox, "one_gpu")
+    said = run(sandbox, "one_gpu", cold=True)
     assert "gpus='cpu:1'" in said
     assert "finished" in said
     assert "eval_loss 0.0" in said.partition(">>> read_tb")[2]
