@@ -1,4 +1,9 @@
-"""The MCP server: its tools, resources and prompts, served over stdio."""
+"""The MCP server: its tools, resources and prompts, served over stdio, with news of runs for clients that listen.
+
+A run that joins the list or changes, and a log that grows, is news (``subscriptions/listen``). Nothing is watched while
+nobody listens. The first look of a watch announces everything: something may have changed since the client has read it,
+also where the client has an earlier server in mind, which has died.
+"""
 
 import asyncio
 import contextlib
@@ -16,20 +21,22 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import anyio
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.request_state import RequestStateSecurity
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated, ServerEvent
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification
 
 from mcp_server import __version__
 from mcp_server.backends.zipapp import read_sources
+from mcp_server.errors import RunwardError
 from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import Apps, ResourceServer
 from mcp_server.serve.log_output import configure_logging
-from mcp_server.serve.run_changes import RunChanges
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.store.told_news import ToldNews
 from mcp_server.system.server_keeper import kept_fd
@@ -61,6 +68,9 @@ _OTHER_PROGRAMS = re.compile(
 
 # In a message that is no JSON: a text, with the value that follows it as a key, or where depth changes.
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(?:\s*:\s*("(?:[^"\\]|\\.)*"|-?\d{1,18}\b))?|[{}\[\]]')
+_WATCHED_RUNS = 50  # the newest; of older ones that still live nothing is listed
+_NEWS_PAUSE_S = 1.0  # after a change: a run that prints much changes many times a second
+_LOOK_S = 30.0  # the death of a supervisor changes no file
 
 
 class _Requests:
@@ -225,3 +235,56 @@ async def escape_answers(ctx: ServerRequestContext[Any, Any], call_next: CallNex
         raise MCPError(error.error.code, message, data) from error
     escaped: HandlerResult = escape_all_unsendable(answer)  # what the SDK has dumped: a dict, or None
     return escaped
+
+
+class RunChanges(InMemorySubscriptionBus):
+    """The bus of a server, which looks at the runs as long as somebody listens."""
+
+    def __init__(self, server: ServerContext) -> None:
+        super().__init__()
+        self._server = server
+        self._watch: asyncio.Task[None] | None = None
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Register a listener; the first one starts the watch."""
+        unsubscribe = super().subscribe(listener)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.get_running_loop().create_task(self._announce())
+
+        def leave() -> None:
+            unsubscribe()
+            if not self._listeners and self._watch is not None:
+                self._watch.cancel()
+
+        return leave
+
+    async def _announce(self) -> None:
+        server = self._server
+        known: tuple[list[str], Mapping[str, object]] = [], {}
+        with server.file_watch.subscribe([server.home.runs, server.home.sweeps]) as subscription:
+            while True:
+                with contextlib.suppress(RunwardError, OSError):
+                    listed, states, directories = await run_in_thread(self._look)
+                    subscription.extend(directories)
+                    for uri in [uri for uri, state in states.items() if known[1].get(uri) != state]:
+                        await self.publish(ResourceUpdated(uri=uri))
+                    if listed != known[0]:
+                        await self.publish(ResourcesListChanged())
+                    known = listed, states
+                await anyio.sleep(_NEWS_PAUSE_S)
+                with anyio.move_on_after(_LOOK_S):
+                    await subscription.next_change()
+
+    def _look(self) -> tuple[list[str], dict[str, object], list[Path]]:
+        """Return what a list says of runs, the state of each resource, and the directories of live ones."""
+        store = self._server.store
+        runs, states, directories = store.list_runs(most=_WATCHED_RUNS), dict[str, object](), []
+        for run in runs:
+            states[f"run://{run.run_id}"] = run.state, run.last_seq, dict(run.progress)
+            if not run.ended:
+                states[f"run://{run.run_id}/log"] = store.output_at_s(run)
+                directories.append(store.directory_of(run.run_id))
+        for sweep in store.sweeps.list_sweeps() if self._server.home.sweeps.is_dir() else ():
+            states[f"sweep://{sweep.run_id}"] = sweep.state, sweep.last_seq
+            directories += [] if sweep.ended else [store.directory_of(sweep.run_id)]
+        return [f"{run.run_id} {run.state}" for run in runs], states, directories
