@@ -89,7 +89,7 @@ def _find_uncarriable(arguments: Mapping[str, Any]) -> str | None:
         text = json.dumps(value, ensure_ascii=False, default=str)
         if not text.isascii() and (found := _LONE_SURROGATE.search(text)):
             return str(BadArgument(name, f"holds text that is not Unicode ({escape_unsendable(found[0])})."))
-        if _NUL.search(text):
+        if "\\u0000" in text and _NUL.search(text):  # a megabyte in 1 ms, not in 100
             return str(BadArgument(name, "holds a NUL character."))
     return None
 
