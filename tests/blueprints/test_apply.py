@@ -419,6 +419,7 @@ def test_the_remedy_for_several_seeds_works_where_a_helper_stands_before_the_tra
     assert filled.params == {"seed": 3}
 
 
+@pytest.mark.slow
 def test_a_file_of_nearly_1_mb_is_read_in_bounded_time(tmp_path: Path) -> None:
     path = tmp_path / "lora_ablation.md"
     for line in ("step 3/4 loss 0.1\n", "- a note, and more\n", "a" * 100_000 + "\n", "> words of a quote\n"):

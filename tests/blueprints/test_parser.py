@@ -425,6 +425,7 @@ def test_a_heading_in_a_code_block_is_text() -> None:
     assert (blueprint.ok, blueprint.time_limit_s) == (True, 24 * H)
 
 
+@pytest.mark.slow
 def test_a_text_too_large_for_a_blueprint_is_refused() -> None:
     assert not parse_blueprint("a" * 1_000_001).ok
     assert not parse_blueprint("\n" * 200_000).ok

@@ -10,6 +10,8 @@ import pytest
 from tests.support.blueprint_truth import DATA, SETS, Verdict, build_world, judge_set, read_set
 from tests.support.sandbox import Sandbox
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Verdict]]]:

@@ -50,6 +50,7 @@ def test_an_export_without_a_sweep_says_how_it_is_called(option: str) -> None:
         run(option)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "begin"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml"), ("p.pdf", b"%PDF")])
 def test_plot_writes_a_picture_of_the_form_that_the_file_names(name: str, begin: bytes, tmp_path: Path) -> None:
     assert run("night", "--plot", "-o", str(tmp_path / name)) == 0

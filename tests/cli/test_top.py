@@ -99,6 +99,7 @@ def test_a_frame_at_40_by_20_keeps_id_state_and_step() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 3, 10, 30, 79, 300])
 @pytest.mark.parametrize("height", [1, 2, 4, 7, 60])
 @pytest.mark.parametrize("mode", ["table", "run", "filter", "stop"])

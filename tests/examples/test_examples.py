@@ -12,6 +12,8 @@ from tests.support import fake_nvml, fake_slurm, warm_start
 from tests.support.sandbox import Sandbox
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

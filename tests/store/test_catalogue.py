@@ -267,6 +267,7 @@ for _ in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_writes_the_index_leaves_no_wrong_answer(tmp_path: Path) -> None:
     for number in range(600):
         add_run(tmp_path, number, STATES[number % 4])
@@ -336,6 +337,7 @@ def is_asked_for(run: Run, query: RunQuery) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_every_question_has_the_answer_of_a_look_at_each_record(tmp_path: Path) -> None:
     numbers = random.Random(7)
     tags = ["a", "b", "a\nb", '","', "%", "Ä", "", "\\", "a b"]

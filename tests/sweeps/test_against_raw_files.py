@@ -166,6 +166,7 @@ def render_row(row: Row, line: str, *, is_best: bool) -> str:
     return " & ".join([*(label.replace("→", r"$\to$") for label in row.label), shown, str(len(row.values))]) + r" \\"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(20))
 def test_every_table_of_a_random_sweep_is_that_of_the_raw_files(number: int, tmp_path: Path) -> None:
     draw, runs = random.Random(number), Runs(tmp_path)
@@ -235,6 +236,7 @@ def join(sweeps: list[list[Raw]], ranking: str, goal: str) -> list[Raw]:
     return list(kept.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(15))
 def test_a_table_over_several_sweeps_is_that_of_the_raw_files_of_all(number: int, tmp_path: Path) -> None:
     draw, runs = random.Random(f"several {number}"), Runs(tmp_path)

@@ -338,6 +338,7 @@ def measure(shape: Shape, seed: str) -> list[tuple[float, float | None]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_median_error_is_below_a_fifth_at_each_quarter_of_twenty_sweeps() -> None:
     looks = [each for name, shape in SHAPES.items() for n in range(8) for each in measure(shape, f"{name} {n}")]
     for share in (0.25, 0.5, 0.75):
@@ -352,6 +353,7 @@ OPEN = {"a hang", "batch size", "width, the largest first", "hangs at random"}
 OPEN |= {"a night", "a night in another order", "a night that says no steps", "fourteen cells, hangs first"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - OPEN))
 def test_the_median_error_of_each_sweep_is_below_a_fifth_whatever_its_cells_are_like(name: str) -> None:
     errors = [error for n in range(12) for _, error in measure(SHAPES[name], f"{name} {n}") if error is not None]

@@ -136,6 +136,7 @@ def keep(root: Path, cwd: Path, kept: Path, *, uses_git: bool = True) -> CodeSna
 EDITS = (dirty, untracked, renamed, moded, relinked, binary, retyped, staged, converted, submodule, advanced)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["root", "below"])
 @pytest.mark.parametrize("edit", [lambda _: None, *EDITS], ids=["clean", *(each.__name__ for each in EDITS)])
 def test_code_in_git_is_laid_out_as_it_was(tmp_path: Path, edit: Callable[[Path], None], place: str) -> None:

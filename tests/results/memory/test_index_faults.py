@@ -71,6 +71,7 @@ def search_apart(home: Path) -> subprocess.Popen[str]:
     return searching
 
 
+@pytest.mark.slow
 def test_servers_killed_while_they_write_the_memory_leave_no_wrong_answer(lab: tuple[Path, list[Facts]]) -> None:
     home, runs = lab
     before, chance = digest(home), random.Random(7)
@@ -83,6 +84,7 @@ def test_servers_killed_while_they_write_the_memory_leave_no_wrong_answer(lab: t
     assert digest(home) == before
 
 
+@pytest.mark.slow
 def test_servers_that_write_the_memory_at_once_both_answer_rightly(lab: tuple[Path, list[Facts]]) -> None:
     home, runs = lab
     other = search_apart(home)
