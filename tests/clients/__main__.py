@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.state import Run, posix
-from tests.clients.codex import try_declining, try_waking
+from tests.clients.codex import try_declining, try_hook, try_waking
 from tests.clients.opencode import try_waking as try_waking_opencode
 from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
 from tests.support.sandbox import Sandbox
@@ -105,7 +105,7 @@ def main() -> int:
         (_try_plugin, claude),
     ]
     if codex := os.environ.get("RUNWARD_CODEX") or shutil.which("codex"):
-        attempts += [(try_declining, codex), (try_waking, codex)]
+        attempts += [(try_declining, codex), (try_hook, codex), (try_waking, codex)]
     if opencode := os.environ.get("RUNWARD_OPENCODE") or shutil.which("opencode"):
         attempts += [(try_waking_opencode, opencode)]
     for attempt, program in attempts:

@@ -33,7 +33,7 @@ def try_declining(sandbox: Sandbox, codex: str) -> str:
         if len(outputs) == 1:
             (run,) = sandbox.store.list_runs()
             return _call("kill_run", run_id=run.run_id)
-        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "My turn ends."}]}
+        return _say("My turn ends.")
 
     def stream(_path: str, body: dict[str, Any]) -> tuple[bytes, str]:
         return _stream(answer(body.get("input") or [])), loopback.EVENTS
@@ -60,6 +60,36 @@ def try_declining(sandbox: Sandbox, codex: str) -> str:
     return "codex exec declines the question of kill_run: the run goes on, and the answer names runward kill."
 
 
+def try_hook(sandbox: Sandbox, codex: str) -> str:
+    """Install into Codex, and let the model stop a training by its name in the shell: it reads the call to make."""
+    asked: list[str] = []
+
+    def stream(_path: str, body: dict[str, Any]) -> tuple[bytes, str]:
+        asked.append(json.dumps(body.get("input")))
+        return _stream(_say("My turn ends.") if len(asked) > 1 else call), loopback.EVENTS
+
+    words = json.dumps({"cmd": "pkill -f no_such_training; true"})
+    call = {"type": "function_call", "call_id": "call", "name": "exec_command", "arguments": words}
+    with loopback.serve_posts(stream, to_get=b'{"data": [], "models": []}') as url:
+        _write_settings(sandbox.path / ".codex", url, sandbox)
+        environ = {**sandbox.environ, "PATH": os.environ["PATH"], "PLACEHOLDER_KEY": "none"}
+        install = [sys.executable, "-m", "mcp_server", "install", "codex", "--yes"]
+        # A person trusts the hook by /hooks.
+        start = [codex, "exec", "--skip-git-repo-check", "--dangerously-bypass-hook-trust", "Stop it"]
+        for each in (install, start):
+            subprocess.run(
+                each,
+                env=environ,
+                cwd=sandbox.path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_LIMIT_S,
+                check=True,
+            )
+    assert "kill_run(run_id)" in asked[-1], asked[-1][-2000:]
+    return "The hook of `runward install codex`: the model reads kill_run beside the answer of its pkill."
+
+
 def try_waking(sandbox: Sandbox, codex: str) -> str:
     """Let an idle Codex hear of the end of each run by the next turn, once, also where the server was killed."""
     asked: list[tuple[float, str]] = []  # when, and the last item
@@ -70,7 +100,7 @@ def try_waking(sandbox: Sandbox, codex: str) -> str:
             asked.append((time.time(), last))
             if len(asked) <= WAKES:
                 return _call("launch_run", command=f"read -r < {gate}; exit 3", name=f"run{len(asked)}")
-        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "My turn ends."}]}
+        return _say("My turn ends.")
 
     def stream(_path: str, body: dict[str, Any]) -> tuple[bytes, str]:
         return _stream(answer(body.get("input") or [{}])), loopback.EVENTS
@@ -124,6 +154,10 @@ def kill_server(sandbox: Sandbox) -> None:
 def _call(tool: str, **arguments: Any) -> dict[str, Any]:
     facts = {"type": "function_call", "call_id": f"call_{tool}", "name": tool, "namespace": "mcp__runward"}
     return {**facts, "arguments": json.dumps(arguments)}
+
+
+def _say(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
 def _write_settings(directory: Path, url: str, sandbox: Sandbox) -> None:
