@@ -155,7 +155,10 @@ def describe_wait(spec: RunSpec, resources: Mapping[str, tuple[float, float]]) -
     if not wanted:
         return ""  # Ray needs a second or two for any job
     parts = [f"{_amount(name, value)}" for name, value in wanted.items()]
-    text = f"Ray waits for resources: the job needs {', '.join(parts)}"
+    free = {name: total - used for name, (used, total) in resources.items()}
+    is_free = all(value <= free.get(name, 0.0) for name, value in wanted.items())
+    begin = "Ray has not started it yet" if is_free else "Ray waits for resources"
+    text = f"{begin}: the job needs {', '.join(parts)}"
     if not resources:
         return f"{text}; what the cluster has is unknown."
     have = [_describe_supply(name, resources.get(name, (0.0, 0.0))) for name in wanted]

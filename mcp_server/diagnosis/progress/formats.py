@@ -70,6 +70,6 @@ def may_show_progress(line: str) -> bool:
         or "pdate" in line or "_rew" in line or "score" in line or "norm" in line or "fps" in line or "FPS" in line
         or "SPS" in line or "STEP" in line or "LOSS" in line or "learn:" in line or "kimg" in line or " Up. " in line
         or "frames: " in line or "]\t" in line or "acc" in line or "Acc" in line or "nll" in line or "NLL" in line
-        or "val_" in line or "val/" in line or "ppl" in line or "erplex" in line
+        or "val_" in line or "val/" in line or "ppl" in line or "erplex" in line or "ound " in line
         or "[batch=" in line or "━" in line or "Trial " in line or "失" in line or "奖" in line
     ) and (_NUMBER.search(line) is not None or _RX.no_number.search(line) is not None)

@@ -66,6 +66,8 @@ def repeat(request: LaunchRequest, store: RunStore) -> LaunchRequest:
     merged: dict[str, Any] = {name: getattr(former, name) | given[name] for name in tables}
     repeated = replace(former, **{**given, **merged, "like": f"{run.run_id}@{attempt}"})
     changed = apply_change(repeated, request.change, run.run_id)
+    if run.spec.cell and changed.params != former.params and changed.name == former.name and changed.name:
+        changed = replace(changed, name=changed.name.removesuffix(f"-{run.spec.cell}"))  # it says what the cell had
     return changed if resumes(changed.command, changed.params) else _write_apart(changed, run)
 
 

@@ -108,6 +108,7 @@ def test_the_request_holds_the_job_and_neither_environment_nor_secrets() -> None
             "Ray waits for resources: the job needs 8 GPU; the cluster has 2 GPU (1 free). It never starts unless GPU "
             "are added.",
         ),
+        (1, {}, "Ray has not started it yet: the job needs 1 GPU; the cluster has 2 GPU (1 free)."),
         (2, {}, "Ray waits for resources: the job needs 2 GPU; the cluster has 2 GPU (1 free)."),
         (
             None,

@@ -215,6 +215,13 @@ def test_a_step_never_decreases_and_a_restart_from_a_checkpoint_is_a_sign_of_lif
     assert progress.advances == before + 2
 
 
+@pytest.mark.parametrize("heading", ["--- round {}", "=== Round {}/5 ===", "*** Iteration {} ***", "Epoch {}"])
+def test_metrics_below_a_heading_have_its_number_as_their_step(heading: str) -> None:
+    blocks = (f"{heading.format(n)}\n   total loss      : {1 / n:.3f}\n   images/s        : 9{n}" for n in range(1, 6))
+    progress = read("\n".join(blocks))
+    assert (progress.step, progress.metrics["loss"]) == (5, 0.2)
+
+
 def test_losses_within_an_epoch_are_signs_of_life() -> None:
     progress = read("\n".join(f"Epoch 1, Loss: 0.{n}" for n in range(10, 20)))
     assert (progress.step, progress.advances) == (1, 10)

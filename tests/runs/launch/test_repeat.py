@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.launch.repeat import apply_change
+from mcp_server.runs.launch.repeat import apply_change, repeat
+from tests.support.ended_runs import Runs
 
 
 @pytest.mark.parametrize(
@@ -58,3 +61,12 @@ def test_a_change_that_may_mean_another_thing_is_refused(change: dict[str, Any],
     command = "python a.py --seed 1 && python t.py --seed 1 --gpus 1 --optim.lr 0.1"
     with pytest.raises(BadArgument, match=says):
         apply_change(LaunchRequest(command, params={"num_envs": 8}), change, "cfm-7kqz")
+
+
+def test_a_cell_with_another_seed_does_not_keep_a_name_that_says_its_seed(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    runs.add("grid-seed1-7kqz", name="grid-seed1", sweep="grid-aaaa", cell="seed1", params={"seed": 1})
+    again = LaunchRequest(like="grid-seed1-7kqz")
+    assert repeat(again, runs.store).name == "grid-seed1"
+    assert repeat(replace(again, change={"seed": 7}), runs.store).name == "grid"
+    assert repeat(replace(again, change={"seed": 7}, name="mine"), runs.store).name == "mine"
