@@ -126,6 +126,14 @@ def refuse_first(faults: Iterable[BadArgument]) -> None:
         raise fault
 
 
+class MissingInput(BadArgument):
+    """An input of a launch does not exist. ``is_made``: a training before it may yet make it."""
+
+    def __init__(self, argument: str, file: Input, where: str, remedy: str) -> None:
+        super().__init__(argument, f"there is no {file.kind} {file.path}{where}.", remedy)
+        self.is_made = file.kind in ("checkpoint", "model")
+
+
 def find_missing_inputs(
     request: LaunchRequest,
     command: ReadCommand,
@@ -152,7 +160,7 @@ def find_missing_inputs(
             directory, path = missing
             where = "" if Path(file.path).is_absolute() else f" in {directory}"
             hints = (suggest_names(path), _suggest_rewrite(file, roots))
-            yield BadArgument(argument, f"there is no {file.kind} {file.path}{where}.", " ".join(filter(None, hints)))
+            yield MissingInput(argument, file, where, " ".join(filter(None, hints)))
     for name in find_program_names(command) if search_path is not None else ():
         if shutil.which(name, path=search_path) is None:
             yield BadArgument(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +75,17 @@ def test_control_characters_and_tabs_reach_no_row_of_the_results() -> None:
     assert len(rows) == 3
     assert [row.split("\t")[4] for row in rows] == ["opt", "a b c", "·[2Jd"]
     assert rows[1].endswith("\tkeep·[31m this")
+
+
+def test_what_a_later_phase_reads_may_be_made_by_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "eval.py").touch()
+    common = {"cwd": str(tmp_path), "command": f"{sys.executable} eval.py --ckpt_dir /none/outputs/run"}
+    phases = [
+        {"name": "train", "common": {"command": "python3 -c 1 {params}"}, "grid": {"n": [1]}},
+        {"name": "eval", "grid": {"n": [1]}},
+    ]
+    for given, is_refused in ((phases, False), (phases[1:], True)):
+        spec = SweepSpec("a-abcd", "a", "me", "", expand(parse_phases(given, {}, common), "a-abcd"))
+        refusal = pytest.raises(RunwardError, match="no checkpoint") if is_refused else contextlib.nullcontext()
+        with refusal:
+            check_values(spec, StateHome(tmp_path), {})

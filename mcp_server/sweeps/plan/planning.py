@@ -14,6 +14,7 @@ from mcp_server.backends.slurm.arrays import array_backend_of
 from mcp_server.errors import BadArgument, RunwardError, SweepNotFound
 from mcp_server.gpus.request import ALL, parse_gpus
 from mcp_server.hosts.config import find_this_host, read_hosts_file
+from mcp_server.hosts.path_checks import MissingInput
 from mcp_server.record.handover import base_environment
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import LONGEST_NAME, command_text
@@ -45,7 +46,7 @@ from mcp_server.sweeps.plan.plan_checks import (
     takes_hydra_settings,
 )
 from mcp_server.sweeps.plan.search import parse_search
-from mcp_server.sweeps.plan.values import SweepRefused, begin_cell, check_values
+from mcp_server.sweeps.plan.values import SweepRefused, begin_cell, check_values, is_of_first_phase
 from mcp_server.sweeps.sources.source import GpuCount, read_source
 from mcp_server.sweeps.trials.open_plan import is_open
 from mcp_server.threads import run_in_thread
@@ -116,6 +117,8 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
                 run = await rehearse(_make_patient(request), store.home, environ)
                 checked[cell.name] = run if begun is cell else _hide_chosen(run, request, make_request(spec, cell, 1))
         except RunwardError as error:
+            if isinstance(error, MissingInput) and error.is_made and not is_of_first_phase(spec, cell):
+                continue  # it is checked once more when its phase begins
             raise SweepRefused(cell.name, error) from error
     shared = find_shared_outputs(spec.cells) if spec.open is None else []  # each of its cells has a worktree
     tighter = _find_tighter_limit(spec, checked.values())

@@ -11,7 +11,7 @@ from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.config import Environment, HostsFile, find_host, read_hosts_file
 from mcp_server.hosts.environment import find_distinct_secrets
-from mcp_server.hosts.path_checks import find_missing_inputs, refuse_first
+from mcp_server.hosts.path_checks import MissingInput, find_missing_inputs, refuse_first
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.runs.launch.arguments import check_arguments, check_no_key, check_no_secret, check_unicode
@@ -65,7 +65,7 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
             if request.command and request.blueprint is None:
                 command = parse(request.command)
                 check_arguments(request, command)
-                _check_files(request, command, site, known)
+                _check_files(request, command, site, known, is_first=is_of_first_phase(spec, cell))
         except RunwardError as error:
             raise SweepRefused(cell.name, error) from error
 
@@ -93,13 +93,21 @@ def begin_cell(spec: SweepSpec, cell: Cell) -> Cell:
     return spell_switches(fill_names(replace(cell, params=params), spec.sweep_id))
 
 
-def _check_files(request: LaunchRequest, command: ReadCommand, site: HostsFile, known: set[object]) -> None:
+def is_of_first_phase(spec: SweepSpec, cell: Cell) -> bool:
+    """Return whether no phase runs before the cell's, so that nothing makes what it reads."""
+    return cell.phase == spec.cells[0].phase
+
+
+def _check_files(
+    request: LaunchRequest, command: ReadCommand, site: HostsFile, known: set[object], *, is_first: bool
+) -> None:
     """Refuse a cell whose config, data, model, script or other input does not exist. ``known``: those looked for."""
     host, is_far = find_host(site, request.host)
     key = (request.cwd, *find_inputs(command), *find_param_inputs(request.params, command))
     if not is_far and key not in known:
         known.add(key)
-        refuse_first(find_missing_inputs(request, command, site, host, Environment()))
+        missing = find_missing_inputs(request, command, site, host, Environment())
+        refuse_first(one for one in missing if is_first or not (isinstance(one, MissingInput) and one.is_made))
 
 
 def _check_placeholders(cell: Cell, request: LaunchRequest) -> None:
