@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -47,6 +48,7 @@ from mcp_server.system.time_bounds import wait_longer
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
 _STARTED_WITHIN_S = 15.0
+_FILE_STEPS, _MOST_FOR_DISK_S, _SLOW_S = 400, 240.0, 0.1  # opened files until the command runs, a few operations each
 DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
 _POLL_S = 0.01
 _PROBES_S = 0.1  # longer than readers hold a lock
@@ -86,14 +88,17 @@ class LocalBackend(Backend):
         - The FIFO is open at both ends before the supervisor exists. If this process dies, the supervisor reads the
           end of file and does not start its command.
         - A session that tmux refuses leaves no directory.
-        - A supervisor that is not there after 15 s, on a busy machine up to 60 s, finds ``stop.json``: it does not
-          start its command, or stops it at once. The FIFO is closed only after that file is written.
+        - A supervisor that is not there after 15 s, on a busy machine up to 60 s, on a slow disk later, finds
+          ``stop.json``: it does not start its command, or stops it at once. The FIFO is closed only after that file
+          is written.
 
         Raises:
             LaunchFailed: tmux refused, or no event came in time.
         """
+        began_s = time.monotonic()
         fifo = await run_in_thread(_open_handover, directory)
-        is_made, within_s = False, wait_longer(_STARTED_WITHIN_S)
+        file_s = time.monotonic() - began_s
+        is_made, within_s = False, wait_longer(_STARTED_WITHIN_S) + min(file_s * _FILE_STEPS, _MOST_FOR_DISK_S)
         try:
             argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
             with anyio.move_on_after(within_s):
@@ -117,7 +122,7 @@ class LocalBackend(Backend):
             os.close(fifo)
         raise LaunchFailed(
             f"The supervisor of {spec.run_id} did not start its command within {within_s:.0f} s: "
-            f"{await _explain_silence(spec, argv, is_made=is_made)}.",
+            f"{await _explain_silence(spec, argv, is_made=is_made, file_s=file_s)}.",
             "If it starts later, it stops at once.",
             "Try again; runward doctor says what is wrong.",
         )
@@ -299,9 +304,12 @@ async def _capture(session: str, server: str, *, history: bool) -> list[str]:
     return await tmux_client.query_in_thread(partial(tmux_client.capture_pane, session, socket=server, history=history))
 
 
-async def _explain_silence(spec: RunSpec, argv: Sequence[str], *, is_made: bool) -> str:
-    """Return why a supervisor may not have started, as far as its command line ``argv`` and tmux say."""
-    for path in (argv[0], argv[-2]):
+async def _explain_silence(spec: RunSpec, argv: Sequence[str], *, is_made: bool, file_s: float = 0.0) -> str:
+    """Return why a supervisor may not have started, as far as its command line ``argv`` and tmux say.
+
+    ``file_s``: how long one file of the state directory took to open.
+    """
+    for path in (*argv[:1], *argv[-2:-1]):
         if not await run_in_thread(Path(path).exists):
             return f"its program {path} is missing"
     try:
@@ -310,6 +318,8 @@ async def _explain_silence(spec: RunSpec, argv: Sequence[str], *, is_made: bool)
         return "tmux does not answer"
     if is_made and spec.session not in sessions:
         return "tmux has closed its session, perhaps by a hook in tmux.conf (tmux show-hooks -g)"
+    if file_s > _SLOW_S:
+        return f"its state directory is slow ({file_s:.1f} s to open one file), or the machine is overloaded"
     return "perhaps the machine is overloaded"
 
 

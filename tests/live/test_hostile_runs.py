@@ -177,6 +177,8 @@ async def test_a_session_that_something_closed_at_once_is_named(sandbox: Sandbox
     sandbox.tmux("new-session", "-d", "-s", "kept")
     specs = [RunSpec(session=session, tmux_socket=sandbox.socket) for session in ("kept", "closed")]
     assert await local._explain_silence(specs[0], [], is_made=True) == "perhaps the machine is overloaded"
+    slow = await local._explain_silence(specs[0], [], is_made=True, file_s=0.62)
+    assert slow.startswith("its state directory is slow (0.6 s to open one file)")
     gone = ["/nonexistent/python", "-I", "/nonexistent/supervisor", "RUN_DIR"]
     assert await local._explain_silence(specs[0], gone, is_made=True) == "its program /nonexistent/python is missing"
     gone[0] = sys.executable
