@@ -29,7 +29,9 @@ def find_server() -> int:
 
 
 async def kill_server() -> None:
-    os.kill(await until_async(lambda: _found(find_server), "a server"), signal.SIGKILL)
+    pid = await until_async(lambda: _found(find_server), "a server")
+    os.kill(pid, signal.SIGKILL)
+    await until_async(lambda: not Path(f"/proc/{pid}").exists(), "its end")  # the next one to be killed is another
 
 
 def _found(find: Callable[[], int]) -> int:
