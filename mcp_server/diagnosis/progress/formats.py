@@ -54,9 +54,7 @@ def _read_format(fields: dict[str, str]) -> StepFormat:
 
 
 _BLOCKS = [dict(block) for block in read_blocks("diagnosis/progress/steps")]
-STEP_FORMATS = tuple(_read_format(fields) for fields in _BLOCKS if "head" not in fields)
-# Tables of bare numbers: the header that opens a table, and the format of its rows.
-TABLE_FORMATS = tuple((compile_lazily(fields["head"]), _read_format(fields)) for fields in _BLOCKS if "head" in fields)
+STEP_FORMATS = tuple(map(_read_format, _BLOCKS))
 
 _NUMBER = compile_lazily(r"[0-9]|[nN][aA][nN]|\binf\b")
 
@@ -71,5 +69,5 @@ def may_show_progress(line: str) -> bool:
         or "SPS" in line or "STEP" in line or "LOSS" in line or "learn:" in line or "kimg" in line or " Up. " in line
         or "frames: " in line or "]\t" in line or "acc" in line or "Acc" in line or "nll" in line or "NLL" in line
         or "val_" in line or "val/" in line or "ppl" in line or "erplex" in line or "ound " in line
-        or "[batch=" in line or "━" in line or "Trial " in line or "失" in line or "奖" in line
+        or "%)   " in line or "[batch=" in line or "━" in line or "Trial " in line or "失" in line or "奖" in line
     ) and (_NUMBER.search(line) is not None or _RX.no_number.search(line) is not None)

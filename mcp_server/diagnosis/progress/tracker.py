@@ -21,7 +21,6 @@ from mcp_server.diagnosis.progress.custom_loops import (
 )
 from mcp_server.diagnosis.progress.formats import (
     STEP_FORMATS,
-    TABLE_FORMATS,
     CounterRank,
     StepFormat,
     may_show_progress,
@@ -45,7 +44,7 @@ from mcp_server.diagnosis.progress.planned_totals import PlannedTotals
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
-from mcp_server.diagnosis.progress.tables import ColumnTables, DrawnTable, TrialTables, is_row, read_cells, read_row
+from mcp_server.diagnosis.progress.tables import ColumnTables, DrawnTable, TrialTables, is_row
 from mcp_server.text.regex import compile_lazily, compile_pattern, first_group
 from mcp_server.text.rows import read_patterns
 
@@ -127,8 +126,6 @@ class ProgressTracker:
         self._custom_loop = CustomLoopReader()
         self._last_format: StepFormat | None = None
         self._last_was_bar = False
-        self._open_table: StepFormat | None = None
-        self._columns: list[str] = []  # of the table
         self._trial_tables, self._tables = TrialTables(), ColumnTables()
         self._row: tuple[StepReading | None, list[NamedValue]] | None = None  # of columns: this line
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
@@ -198,8 +195,7 @@ class ProgressTracker:
                 self._row = earlier
                 metric_lines += filter(None, [self._read_other_line(former, "", at_s)])
             self._row = row
-            in_table = self._note_row(line, at_s) or self._open_table is not None or self._trial_tables.is_open
-            in_table = in_table or self._row is not None
+            in_table = self._note_row(line, at_s) or self._row is not None or self._trial_tables.is_open
             is_candidate = match is not None or in_table or may_show_progress(line)
             if is_candidate and line[:2] == "  " and _WARNS.search(self._line_above):
                 is_candidate = False  # Python prints the source line below a warning
@@ -270,9 +266,6 @@ class ProgressTracker:
                     return self._read_format(step_format, match, line, at_s)
             if (bar := find_bar(line)) is not None:
                 return self._read_bar(bar, line, at_s)
-            for header, step_format in TABLE_FORMATS:
-                if header.search(line):
-                    self._open_table, self._columns = step_format, read_cells(line)
             if len(self._unmatched_templates) >= _MAX_TEMPLATES:
                 self._unmatched_templates.clear()
             if len(template) <= _MAX_TEMPLATE_CHARS:
@@ -288,6 +281,8 @@ class ProgressTracker:
             values = table.read_row(line, values, is_counted=reading is not None)
         if reading is None and all(name.bits & COUNTS for name, _, _ in values):
             return None
+        if reading is None and self._row is not None and not self.first_step_seen:
+            return self._apply_reading(None, values, line, at_s, at=0)
         if self._evaluated_lines and (
             reading is None or (reading.epoch is None and (reading.step or 0) <= (self.step or 0))
         ):
@@ -302,19 +297,16 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s)
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
-        last_format, open_table = self._last_format, self._open_table
+        last_format = self._last_format
         if (trial := self._trial_tables.read_line(line)) is not None:
             return self._apply_reading(*trial, line, at_s)
         if last_format is not None and last_format.needle in line and (match := last_format.pattern.search(line)):
             return self._read_format(last_format, match, line, at_s)
-        metric_line = None
         if self._last_was_bar and "━" not in line and (bar := find_bar(line)) is not None:
             if bar.behind and bar.behind[0] != "{":  # HF Trainer's metrics, which belong to the bar
                 return None  # it may be a framework's line
-            metric_line = self._read_bar(bar, line, at_s)
-        if metric_line is None and open_table is not None and (match := open_table.pattern.search(line)):
-            metric_line = self._read_format(open_table, match, line, at_s)
-        return metric_line
+            return self._read_bar(bar, line, at_s)
+        return None
 
     def _read_user_match(
         self, match: LineMatch, built_in: MetricLine | None, at_s: float, *, advanced: bool
@@ -338,7 +330,7 @@ class ProgressTracker:
         if step_format.rank is CounterRank.NONE and any("rror" in before for before in self._lines_before):
             return None  # scripts print that training is over even after an error
         text = line.partition(step_format.needle)[2] if step_format.always else line
-        values = self._read_row(line) if step_format is self._open_table else find_named_values(text)
+        values = find_named_values(text)
         groups = match.groupdict()
         reading = self._read_groups(step_format, groups)
         may_evaluate = "val" in line or "Val" in line or "est" in line  # thrice as fast as the patterns
@@ -361,10 +353,6 @@ class ProgressTracker:
                 mark = next((value for name, value, _ in values if name.text == "epoch"), None)
                 reading = reading._replace(rank=CounterRank.EPOCH, mark=mark)
         return self._apply_reading(reading, values, line, at_s)
-
-    def _read_row(self, line: str) -> list[NamedValue]:
-        cells = read_cells(line)
-        return read_row(zip(self._columns, cells)) if len(cells) == len(self._columns) else []
 
     def _read_groups(self, step_format: StepFormat, groups: dict[str, str | None]) -> StepReading | None:
         """Return the step that the groups of a format hold, or None for a position before the first step."""
