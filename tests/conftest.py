@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import ctypes
 import gc
 import os
 import secrets
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.backends.ssh.ssh_channel import close_channels
-from mcp_server.system.processes import read_umask
+from mcp_server.system.processes import PR_SET_CHILD_SUBREAPER, read_umask
 from tests.support import warm_start
 from tests.support.checked_schemas import check_each_schema_once
 from tests.support.sandbox import Sandbox
@@ -38,6 +39,11 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         for half in halves:
             half.wait()
     warm_start.command()
+
+
+def pytest_runtest_teardown() -> None:
+    """Be no parent of orphans that later tests leave, as a test of code that makes its process a subreaper would."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def pytest_collection_finish() -> None:

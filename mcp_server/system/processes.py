@@ -18,7 +18,7 @@ from pathlib import Path
 from mcp_server.system.files import is_shortage
 from mcp_server.system.own_process import complete_umask
 
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER = 36
 _RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT)
 _TMUX_SERVER = "tmux: server"
 _READ_BYTES = 65536
@@ -74,7 +74,7 @@ def started_at_s(process: Process) -> float:
 
 def become_subreaper() -> None:
     """Make this process the parent of orphaned descendants, so that a double fork hides nothing."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 

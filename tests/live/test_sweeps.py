@@ -327,12 +327,9 @@ async def test_a_cell_that_is_killed_together_with_its_supervisor_is_started_aga
         supervisor, commands = sandbox.supervisor(run_id), processes.find_by_variable("RUNWARD_RUN_ID", run_id)
         go.touch()
         exit_record = sandbox.rundir(run_id).exit(1)
-        os.kill(supervisor, signal.SIGSTOP)  # it reads the end of its command, and nothing more, before it is killed
-        for process in commands:
-            if process.command == "sleep 600":
-                os.kill(process.pid, signal.SIGKILL)
         write_json(exit_record, {"exit_code": None, "signal": "SIGKILL", "state": "failed"} | times(sandbox, run_id))
-        os.kill(supervisor, signal.SIGKILL)
+        for pid in (*(process.pid for process in commands if process.command == "sleep 600"), supervisor):
+            os.kill(pid, signal.SIGKILL)  # at once: a supervisor that is stopped first is continued by its parent
         answers = await to_end(agent, sweep_id)
         assert answers[-1]["sweep"]["cells"] == {"total": 1, "finished": 1}
         looked = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]

@@ -65,7 +65,10 @@ class TrialRun:
 
 @dataclass(frozen=True)
 class OpenTrial:
-    """A proposed change, and what became of it. ``origin``: the trial and tip that it was merged from."""
+    """A proposed change, and what became of it. ``origin``: the trial and tip that it was merged from.
+
+    ``is_over``: the sweep has ended.
+    """
 
     name: str
     text: str = ""
@@ -85,6 +88,7 @@ class OpenTrial:
     sd: float | None = None
     is_cleared: bool = False
     is_apart: bool = False
+    is_over: bool = False
     runs: tuple[TrialRun, ...] = ()
 
     @property
@@ -95,7 +99,7 @@ class OpenTrial:
     @property
     def state(self) -> str:
         """Its verdict, or before it whether it waits, runs, or was cut off by the sweep's stop."""
-        is_cut_off = any(run.cell.state in ("killed", SKIPPED) for run in self.runs)
+        is_cut_off = self.is_over or any(run.cell.state in ("killed", SKIPPED) for run in self.runs)
         return self.verdict or ("queued" if self.is_queued else "stopped" if is_cut_off else "running")
 
 
@@ -285,7 +289,7 @@ def read_trials(sweep: Sweep) -> OpenSweep:
             verdicts += [] if flags else [str(verdict)]
     runs = _list_runs(sweep, plan, trials, added, measured)
     found = {
-        name: replace(trial, runs=_find_contended(runs[name], runs), **told.get(name, {}))
+        name: replace(trial, is_over=sweep.ended, runs=_find_contended(runs[name], runs), **told.get(name, {}))
         for name, trial in trials.items()
     }
     return OpenSweep(sweep, plan, found, tip, pending, verdicts)
