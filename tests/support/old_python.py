@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ _OLDEST = ("python3.9", "python3.10")
 
 @cache
 def find_old_python() -> str | None:
-    """Return the path of the oldest Python from 3.9 on that is older than 3.11, on PATH or among pyenv's versions.
+    """Return the path of the oldest Python from 3.9 on that is older than 3.11: on PATH, of pyenv, or beside this one.
 
     None if this machine has neither; a shim of pyenv without a selected version does not run, and does not count.
     """
@@ -22,8 +23,8 @@ def find_old_python() -> str | None:
 def _candidates(name: str) -> Iterator[str]:
     if (path := shutil.which(name)) is not None:
         yield path
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from map(str, sorted(root.glob(f"versions/*/bin/{name}")))
+    roots = (Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions", Path(sys.base_prefix).parent)
+    yield from (str(path) for root in roots for path in sorted(root.glob(f"*/bin/{name}")))
 
 
 def _runs(path: str) -> bool:

@@ -7,6 +7,7 @@ import operator
 import re
 from collections import deque
 from collections.abc import Iterable
+from typing import Optional
 
 from mcp_server.diagnosis.progress.custom_loops import read_counted
 from mcp_server.diagnosis.progress.formats import CounterRank
@@ -52,7 +53,7 @@ def is_row(line: str) -> bool:
     return line.startswith(_SIGNS) or (line.startswith(" ") and line.lstrip().startswith(_SIGNS))
 
 
-_Row = tuple[StepReading | None, list[NamedValue]]  # the count and the measures of a row
+_Row = tuple[Optional[StepReading], list[NamedValue]]  # the count and the measures of a row
 
 
 class DrawnTable:
