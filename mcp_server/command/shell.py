@@ -13,11 +13,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from mcp_server.command.programs import (
     LOG_VIEWERS,
     PAUSES,
     PREPARES,
+    PYTHON,
     REPORTS,
     SETTINGS,
     SHELL_BUILTINS,
@@ -147,6 +149,11 @@ class ReadCommand:
             return False
         first = self.tokens[0].text
         return bool(re.fullmatch(r"[\w./~+-]+", first)) and first not in SHELL_BUILTINS
+
+    @property
+    def is_one_python(self) -> bool:
+        """Whether it is one Python program, which chooses the exit code itself: no shell or launcher passes it on."""
+        return self.is_one_program and bool(self.words) and PYTHON.fullmatch(PurePath(self.words[0]).name) is not None
 
     @property
     def ends_in_background(self) -> bool:

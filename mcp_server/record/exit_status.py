@@ -48,8 +48,8 @@ _SESSION = "session "
 class Ending:
     """The end of one attempt, on this host. A command that may go on elsewhere is `lost`.
 
-    A shell reports 128 + n for a child that died of signal n: then both fields are set. A command that
-    died of a signal itself has no exit code.
+    It has an exit code or a signal, as the kernel says. Where a shell reports 128 + n for a child that died of signal
+    n, that is an exit code: a program may choose it too.
     """
 
     state: str
@@ -97,7 +97,7 @@ class Ending:
     def how(self) -> str:
         """The signal and the exit code in words."""
         code = f"exit code {self.exit_code}" if self.exit_code is not None else ""
-        return " and ".join(filter(None, (self.signal, code))) or "the exit status is unknown"
+        return self.signal or code or "the exit status is unknown"
 
     def text(self, leftovers: int = 0, lost_bytes: int = 0) -> str:
         """Return one sentence for people and agents."""

@@ -27,6 +27,7 @@ from typing import Any, Union
 from mcp_server.diagnosis.failure.diagnose import Diagnosis
 from mcp_server.recovery.changes import ChangeImpossible, apply_changes
 from mcp_server.recovery.policy import MAX_ATTEMPTS, describe_ceilings, is_guard
+from mcp_server.system.own_process import name_shell_signal
 from mcp_server.text.regex import compile_lazily
 
 MAX_PREEMPTIONS = 20  # in a row without progress
@@ -56,7 +57,8 @@ class FailedAttempt:
     @property
     def preempted(self) -> bool:
         """Whether the scheduler or the machine ended it, and it may simply start again."""
-        return self.kind == "killed" and self.retryable and self.signal != "SIGKILL"
+        ended_by = self.signal or name_shell_signal(self.exit_code)
+        return self.kind == "killed" and self.retryable and ended_by != "SIGKILL"
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def agree(failure: Diagnosis, decision: Decision) -> Diagnosis:
         return replace(failure, retryable=True, action=_action_of(decision), advice=_RETRIES, correction=None)
     if not decision.is_final:
         return failure
-    if not failure.retryable:
+    if failure.retryable is False:
         return replace(failure, action="stop")
     why, look = _GAVE_UP.format(decision.text), "" if decision.names_change else _LOOK
     advice, correction = why + look.format("launch_run"), why + look.format("another launch")

@@ -56,7 +56,7 @@ class Retries:
                 number=attempt.number,
                 kind=IMBALANCE if kind == "other" and observer.stopped_for == IMBALANCE else kind,
                 line=failure.line if failure else "",
-                retryable=bool(failure and failure.retryable),
+                retryable=failure is not None and failure.retryable is not False,
                 exit_code=ending.exit_code,
                 signal=ending.signal,
                 step=observer.step,

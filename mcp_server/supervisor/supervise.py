@@ -400,7 +400,7 @@ class Supervision:
             text,
             then=why,
             attempt=attempt.number,
-            failure=describe_failure(failure),
+            failure=describe_failure(failure, attempt.ending),
             wait_s=planned.wait_s,
             params=planned.params or None,
             environment=planned.environment or None,
@@ -426,7 +426,7 @@ class Supervision:
             text = f"{text} {self._allocation.release_once_ended(survivors)}".strip()
         end: dict[str, Any] = {
             "state": ending.state,
-            "failure": describe_failure(failure),
+            "failure": describe_failure(failure, ending),
             "elapsed_s": round(elapsed_s, 3),
         }
         # Who waits for the flag must not take an experiment for over while its executor repairs it.

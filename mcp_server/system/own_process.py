@@ -163,11 +163,17 @@ def complete_umask(present: int) -> int:
 
 
 def read_status(status: int) -> tuple[int | None, str | None]:
-    """Return exit code and signal. A shell reports 128 + n for a child that died of signal n: then both are set."""
+    """Return the exit code, or the signal that ended it."""
     code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return None, name_signal(-code)
-    return code, name_signal(code - _SHELL_SIGNAL_BASE) if code > _SHELL_SIGNAL_BASE else None
+    return (None, name_signal(-code)) if code < 0 else (code, None)
+
+
+def name_shell_signal(exit_code: int | None) -> str | None:
+    """Return the signal that an exit code stands for where a shell reports a child's end: 128 + n for signal n.
+
+    Whether it does is not known by the code: a program may choose that code itself.
+    """
+    return name_signal((exit_code or 0) - _SHELL_SIGNAL_BASE)
 
 
 def name_signal(number: int) -> str | None:

@@ -440,11 +440,12 @@ def _event(event: Mapping[str, Any]) -> Event:
 
 
 def _failure(failure: Mapping[str, Any], sweep_id: str | None, *, listed: bool) -> Failure:
-    line = shorten_line(fold_bars(str(failure.get("line", ""))), _LINE_CHARS)
+    whole = str(failure.get("line", ""))
+    line = shorten_line(fold_bars(whole), _LINE_CHARS)
     if listed:
         return Failure(kind=str(failure.get("kind")), line=line)
     lines = [str(text) for text in failure.get("context") or ()]
-    around = [shorten_line(fold_bars(text), _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
+    around = [shorten_line(fold_bars(text), _CONTEXT_CHARS) for text in lines if not whole.endswith(text.strip())]
     facts = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
     if sweep_id:
         facts["advice"] = advise_on_cell(failure, sweep_id)

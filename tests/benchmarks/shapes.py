@@ -81,7 +81,7 @@ CASES = (
     CommandCase("own SIGKILL", lambda p: p.worker("--signal", "SIGKILL"), None, "SIGKILL"),
     CommandCase("own SIGSEGV", lambda p: p.worker("--signal", "SIGSEGV"), None, "SIGSEGV"),
     CommandCase("own SIGTERM", lambda p: p.worker("--signal", "SIGTERM"), None, "SIGTERM"),
-    CommandCase("SIGKILL reported by a shell", lambda p: f"{p.worker('--signal', 'SIGKILL')}; exit $?", 137, "SIGKILL"),
+    CommandCase("SIGKILL reported by a shell", lambda p: f"{p.worker('--signal', 'SIGKILL')}; exit $?", 137),
     CommandCase("quotes", lambda p: p.worker("--exit", "11", "--", *_QUOTES), 11, words=_QUOTES),
     CommandCase("unicode", lambda p: p.worker("--exit", "12", "--", *_UNICODE), 12, words=_UNICODE, cwd="Versuch №1 ü"),
     CommandCase("argv list", lambda p: p.argv("--exit", "13", "--", *_LISTED), 13, words=_LISTED),

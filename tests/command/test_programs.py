@@ -99,3 +99,23 @@ def test_wrappers_are_taken_off_with_their_options() -> None:
         False,
     )
     assert unwrap(["xargs", "-n", "1", "kill", "-9"]) == (("kill", "-9"), (), True)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_own"),
+    [
+        ("python t.py", True),
+        (["/e/bin/python3.11", "-c", "import sys; sys.exit(137)"], True),
+        ("cd x && python t.py", False),
+        ("python t.py | tee l", False),
+        ("bash t.sh", False),
+        ("torchrun t.py", False),
+        ("uv run python t.py", False),
+        ("docker run x python t.py", False),
+        ("./train", False),
+    ],
+)
+def test_an_exit_code_is_a_programs_own_choice_where_nothing_passes_it_on(
+    command: str | list[str], *, is_own: bool
+) -> None:
+    assert parse(command).is_one_python is is_own

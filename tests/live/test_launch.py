@@ -47,7 +47,7 @@ SHAPES: dict[str, tuple[str | list[str], int | None, str | None]] = {
     "not found": ("eval no-such-program-anywhere", 127, None),
     "own SIGKILL": ("kill -KILL $$", None, "SIGKILL"),
     "SIGSEGV": ([PYTHON, "-c", "import os; os.kill(os.getpid(), 11)"], None, "SIGSEGV"),
-    "SIGTERM behind a shell": ("bash -c 'kill -TERM $$'; exit", 143, "SIGTERM"),
+    "SIGTERM behind a shell": ("bash -c 'kill -TERM $$'; exit", 143, None),
     "own process group": ([PYTHON, "-c", "import os; os.setpgrp(); raise SystemExit(7)"], 7, None),
     "double fork": ("bash -c '(setsid sleep 300 &) ; exit 7'", 7, None),
 }

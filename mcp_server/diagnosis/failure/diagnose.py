@@ -63,6 +63,7 @@ class RunFacts:
     command: str = ""  # as it was started, with the variables that launch_run set
     cwd: str = ""  # on this host
     stopped_for: str | None = None  # a key of _KINDS_OF_STOP when the recovery policy stopped the attempt
+    is_own_code: bool = False  # no shell or launcher stands between: an exit code is the program's own choice
     silence: str = ""  # for which it was stopped: "No progress for 20 s after step 17. Last line: …"
 
 
@@ -73,7 +74,7 @@ class Diagnosis:
     kind: str
     line: str
     line_number: int | None
-    retryable: bool
+    retryable: bool | None  # None: nothing says whether a retry helps
     action: str  # one of kinds.ACTIONS
     advice: str
     context: tuple[str, ...] = ()
@@ -101,7 +102,8 @@ def diagnose(
     that says what is missing and that the program ends. With any other code, or a signal (`"SIGKILL"`), the run
     certainly failed. With neither, evidence at the end of the log decides.
     """
-    if signal is None and 0 < (number := (exit_code or 0) - _SIGNAL_BASE) < len(kinds.SIGNALS):
+    number = 0 if run_facts.is_own_code else (exit_code or 0) - _SIGNAL_BASE
+    if signal is None and 0 < number < len(kinds.SIGNALS):
         signal = f"SIG{kinds.SIGNALS[number]}"
     lost = find_lost_session(lines) if exit_code == _SSH_FAILED else None
     if lost is not None and not lost.text.startswith(_WATCH):
@@ -172,7 +174,7 @@ def _diagnose_failed_run(
             _build_failure(kind, last.text, last.number, ()) if last else _failure_from(lines, None, kind, run_facts)
         )
         if kind == "stall" and run_facts.silence:  # the last line proves nothing
-            failure = replace(failure, line=run_facts.silence)
+            failure = replace(failure, line=run_facts.silence, is_last=False)
         case = {"timeout": "no_first_step", "other": "imbalance"}.get(kind)
         return _with_advice(failure, case) if case else failure
     by_signal = ("segfault" if signal in kinds.CRASH_SIGNALS else "killed") if signal else None
@@ -182,7 +184,10 @@ def _diagnose_failed_run(
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if last_lines.has_usage(lines[-60:]) else None}.get(
             exit_code or 0
         )
-        return _failure_from(lines, None, by_signal or by_code or "other", run_facts, signal or "")
+        failure = _failure_from(lines, None, by_signal or by_code or "other", run_facts, signal or "")
+        if failure.kind == "other" and not failure.advice:
+            return replace(_with_advice(failure, "unproven"), retryable=None, action="stop")
+        return failure
     heard_only = evidence.weight <= Weight.ABORT
     kind = by_signal if by_signal and heard_only else evidence.kind
     return _failure_from(lines, evidence, kind, run_facts, signal or "")
@@ -212,7 +217,7 @@ def _failure_from(
         (n for n in range(len(lines) - 1, -1, -1) if not _RX.meaningless.match(lines[n].text[:400])), len(lines) - 1
     )
     if at < 0:
-        return _build_failure(kind, _NO_OUTPUT, None, (), signal)
+        return replace(_build_failure(kind, _NO_OUTPUT, None, (), signal), is_last=True)
     *context_above, last = (
         tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from mcp_server.system.own_process import name_shell_signal
 from mcp_server.text.secret_patterns import mask_secrets
 
 if TYPE_CHECKING:
@@ -37,17 +38,24 @@ def word_cause(failure: Diagnosis | None, ending: Ending) -> str:
     """Return why an attempt failed, without a full stop. A last line that proves nothing is called that."""
     if failure is None:
         return ending.text().rstrip(".")
-    line = failure.line[:LINE_CHARS]
-    if failure.is_last:
-        return f"{failure.kind}: {ending.how}. Last line: {line.rstrip('.')}"
-    named = f" by {ending.signal}" if failure.kind == "killed" and ending.signal else ""
-    return f"{failure.kind}{named}: {line.rstrip('.')}"
+    named = f" by {ending.signal}" if failure.kind == "killed" and ending.signal and not failure.is_last else ""
+    return f"{failure.kind}{named}: {_quote(replace(failure, line=failure.line[:LINE_CHARS]), ending).rstrip('.')}"
 
 
-def describe_failure(failure: Diagnosis | None) -> dict[str, Any] | None:
-    """Return a failure as an event holds it: absent values left out."""
+def _quote(failure: Diagnosis, ending: Ending | None) -> str:
+    """Return the line that proves a failure; where none does, how the attempt ended, and its last line as that."""
+    if not failure.is_last or ending is None:
+        return failure.line
+    by = name_shell_signal(ending.exit_code) if failure.kind != "other" else None
+    how = ending.how + (f", by which a shell reports {by}" if by else "")
+    return f"{how}. {'' if failure.line_number is None else 'Last line: '}{failure.line}"
+
+
+def describe_failure(failure: Diagnosis | None, ending: Ending | None = None) -> dict[str, Any] | None:
+    """Return a failure as an event holds it: absent values left out. ``ending``: of its attempt, if that has ended."""
     if failure is None:
         return None
     facts = {**asdict(failure), "context": list(failure.context) or None, "is_last": None}
+    facts["line"] = _quote(failure, ending)
     facts["advice"] = failure.advice or None
     return {name: value for name, value in facts.items() if value is not None}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from mcp_server.command.shell import parse
 from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
@@ -200,7 +201,7 @@ class Observer:
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
         if failure and failure.kind == "other" and self._gpu_monitor and self.stopped_for == "imbalance":
-            return replace(failure, line=self._gpu_monitor.imbalance or failure.line, line_number=None)
+            return replace(failure, line=self._gpu_monitor.imbalance or failure.line, line_number=None, is_last=False)
         return failure
 
     def hidden_failure(self) -> str | None:
@@ -465,6 +466,7 @@ class Observer:
             command=_describe_start(self._spec),
             cwd=self._spec.cwd,
             stopped_for=self.stopped_for if ended else None,
+            is_own_code=parse(self._spec.command).is_one_python,
             silence=self._silence and f"{self._silence}. Last line: {self._silent_after}",
         )
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None

@@ -25,6 +25,7 @@ from mcp_server.record.sweeps.sweep_state import (
     Sweep,
     describe_bad_ends,
 )
+from mcp_server.system.own_process import name_shell_signal
 from mcp_server.views.progress_text import first_metrics
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
@@ -71,7 +72,8 @@ def judge_end(
     if is_dropped and (run.failure or {}).get("retryable") and not stopping:
         return CellEnd(WAITED, again=True)
     # Whatever ends a machine's processes ends a supervisor a moment after its command: nobody judged that end.
-    is_unjudged = run.abandoned and kind is None and run.signal is not None and run.signal not in CRASH_SIGNALS
+    ended_by = run.signal or name_shell_signal(run.exit_code)
+    is_unjudged = run.abandoned and kind is None and ended_by is not None and ended_by not in CRASH_SIGNALS
     is_killed = is_dropped or (run.state == "failed" and by_nobody and (kind == "killed" or is_unjudged))
     if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping

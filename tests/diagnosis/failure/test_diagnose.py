@@ -63,8 +63,8 @@ def test_a_run_that_failed_for_sure_is_never_called_healthy(log: str) -> None:
 @pytest.mark.parametrize(
     ("exit_code", "signal", "kind", "retryable"),
     [
-        (1, None, "other", True),
-        (3, None, "other", True),
+        (1, None, "other", None),
+        (3, None, "other", None),
         (124, None, "timeout", False),
         (137, None, "killed", True),
         (137, "SIGKILL", "killed", True),
@@ -82,16 +82,21 @@ def test_a_run_that_failed_for_sure_is_never_called_healthy(log: str) -> None:
         (136, None, "segfault", True),
         (None, "SIGXCPU", "killed", True),
         (None, "SIGRTMIN+3", "killed", True),
-        (-9, None, "other", True),
-        (1_000_000, None, "other", True),
+        (-9, None, "other", None),
+        (1_000_000, None, "other", None),
     ],
 )
 def test_without_evidence_the_exit_status_decides(
-    exit_code: int | None, signal: str | None, kind: str, retryable: bool
+    exit_code: int | None, signal: str | None, kind: str, retryable: bool | None
 ) -> None:
     found = failure(FEW_STEPS, exit_code, signal)
     assert (found.kind, found.retryable) == (kind, retryable)
     assert found.line == "step 8 loss 0.1250"
+
+
+def test_a_code_that_a_program_chose_itself_is_no_signal_unless_its_output_says_so() -> None:
+    assert failure(FEW_STEPS, 137, is_own_code=True).kind == "other"
+    assert failure(f"{FEW_STEPS}Killed", 137, is_own_code=True).kind == "killed"
 
 
 @pytest.mark.parametrize(

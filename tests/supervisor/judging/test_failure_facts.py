@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import Diagnosis, diagnose
+from mcp_server.diagnosis.failure.diagnose import Diagnosis, RunFacts, diagnose
 from mcp_server.record.exit_status import Ending
 from mcp_server.supervisor.judging.failure_facts import describe_failure, mask_failure, word_cause
 from mcp_server.text.lines import Line
@@ -44,4 +44,22 @@ def test_a_last_line_that_proves_nothing_is_called_the_last_line_beside_the_sign
     assert said == "killed: SIGKILL. Last line: Mean episode length: 346.00"
     error = diagnose([Line(1, "Traceback (most recent call last):"), Line(2, "KeyError: 'lr'")], 1)
     assert word_cause(error, Ending("failed", 1, None)) == "python_error: KeyError: 'lr'"
+    assert (describe_failure(failure, Ending("failed", None, "SIGKILL")) or {})["line"] == said.partition(": ")[2] + "."
     assert "is_last" not in (describe_failure(failure) or {})
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "is_own", "kind", "line"),
+    [
+        (3, True, "other", "exit code 3. Last line: Accuracy: 71.5%"),
+        (137, True, "other", "exit code 137. Last line: Accuracy: 71.5%"),
+        (137, False, "killed", "exit code 137, by which a shell reports SIGKILL. Last line: Accuracy: 71.5%"),
+    ],
+)
+def test_a_code_without_a_reason_in_the_output_is_told_as_a_code_and_whether_a_retry_helps_as_unknown(
+    exit_code: int, is_own: bool, kind: str, line: str
+) -> None:
+    failure = diagnose([Line(1, "Accuracy: 71.5%")], exit_code, None, RunFacts(is_own_code=is_own))
+    facts = describe_failure(failure, Ending("failed", exit_code, None)) or {}
+    assert (facts["kind"], facts["line"]) == (kind, line)
+    assert facts.get("retryable") is (True if kind == "killed" else None)
