@@ -14,7 +14,7 @@ _NAMES = {block["sort"]: tuple(block["names"].split()) for block in _BLOCKS if "
 _SORTS = {sort: frozenset(names) for sort, names in _NAMES.items()}
 
 SHELLS, CONTAINERS = _SORTS["shell"], _SORTS["container"]
-PYTHON = compile_lazily(r"(?:python|pypy)[\d.]*t?")
+PYTHON = compile_lazily(r"(?:python|pypy)[\d.]*t?|py")
 PYTHON_LAUNCHERS = _NAMES["launcher"]
 REMOTE_PROGRAMS, TEXT_PROGRAMS = _SORTS["remote"], _SORTS["text"]
 SHELL_BUILTINS, SETS_VARIABLES = _SORTS["builtin"], _SORTS["variable"]

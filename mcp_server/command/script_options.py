@@ -26,6 +26,7 @@ _OPEN = re.compile(
     r"|tyro[.](?:conf|extras)|^\s*(?:import|from)\s+(?:absl|hydra|fire|typer|jsonargparse)\b",
     re.MULTILINE,
 )
+_NO_ABBREVIATION = re.compile(r"\ballow_abbrev\s*=\s*False\b")
 _FIELD_PARSERS = frozenset({"cli", "HfArgumentParser", "parse"})  # tyro, transformers, simple_parsing, draccus
 _FIELD_MODULES = ("tyro.", "simple_parsing.", "draccus.", "pyrallis.")
 _CLICK = frozenset({"option", "argument", "command", "group", "pass_context", "pass_obj", "version_option"})
@@ -35,19 +36,22 @@ _CLICK = frozenset({"option", "argument", "command", "group", "pass_context", "p
 class ScriptOptions:
     """``defined``: how each option is defined, by its name without dashes. ``is_whole``: there are no others.
 
+    ``abbreviates``: argparse takes a beginning for the whole, unless the script forbids it.
+
     ``nested``: names below which options are that the text does not list, such as ``optim`` of ``--optim.lr``.
     """
 
     defined: Mapping[str, str]
     is_whole: bool = False
+    abbreviates: bool = True
     nested: frozenset[str] = frozenset()
 
     def takes(self, name: str) -> bool:
-        """Return whether a parser may take ``--name``. argparse takes a beginning for the whole."""
+        """Return whether a parser may take ``--name``."""
         if not self.is_whole or name.replace("-", "_").partition(".")[0] in self.nested or name == "help":
             return True
-        beginnings = (name, name[3:]) if name.startswith(("no-", "no_")) else name
-        return any(each.startswith(beginnings) for each in self.defined)
+        names = (name, name[3:]) if name.startswith(("no-", "no_")) else (name,)
+        return any(each.startswith(names) if self.abbreviates else each in names for each in self.defined)
 
 
 def read_script(command: ReadCommand, cwd: Path) -> list[str]:
@@ -116,7 +120,8 @@ class _Reader:
         # Each family that the text uses must be read whole.
         families = [self._read_written("add_argument"), self._read_written("option"), self._read_fields()]
         is_whole = _OPEN.search(self._text) is None and any(families) and None not in families
-        return ScriptOptions(self._defined, is_whole and self._knows_parsers(), frozenset(self._nested))
+        abbreviates = _NO_ABBREVIATION.search(self._text) is None
+        return ScriptOptions(self._defined, is_whole and self._knows_parsers(), abbreviates, frozenset(self._nested))
 
     def _read_written(self, method: str) -> bool | None:
         """Read the options of argparse or click. Return whether there are some, None where one is not written out."""

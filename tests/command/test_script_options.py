@@ -46,6 +46,7 @@ class Config(Base):
         (PARSER, "--batch_size 4", ["--batch_size: near is --batch-size"]),
         (PARSER, "--batch 4 --no-amp --heat=2 --help -- --zzz", []),  # a beginning; what follows -- is no option
         (PARSER, "--zzz=1 --zzz 2", ["--zzz"]),
+        (PARSER.replace("Parser()", "Parser(allow_abbrev=False)"), "--batch 4", ["--batch: near is --batch-size"]),
         (PARSER.format(more="rest = parser.parse_known_args()", first=""), "--zzz 1", []),
         (PARSER.format(more="Trainer.add_arguments(parser)", first=""), "--zzz 1", []),
         (PARSER.format(more="add(parser)", first='def add(p):\n    p.add_argument("--wide")'), "--wid 1", []),

@@ -79,6 +79,10 @@ def test_a_module_or_a_model_is_no_multirun(command: str) -> None:
         ('"--amp", dest="amp"); p.add_argument("--no-amp", action="store_false"', False, ["--no-amp"]),
         ('"--amp", type=str2bool, default=True', False, ["--amp", "false"]),
         ('"--amp", type=float', None, []),
+        ('"--amp", action="store_true"', True, ["--amp"]),
+        ('"--amp", nargs="?", const=True, type=str2bool', True, ["--amp"]),
+        ('"--amp", type=str2bool', True, ["--amp", "true"]),
+        ('"--other"', True, ["--amp"]),
     ],
 )
 def test_a_switch_is_spelled_as_the_programs_parser_takes_it(
@@ -97,6 +101,7 @@ def test_a_switch_is_spelled_as_the_programs_parser_takes_it(
         ('"--amp", type=bool', False),  # every text is true
         ('"--amp", type=float, default=0.5', None),
         ('"--amp", required=True', None),
+        ('"--amp", type=lambda s: s == "yes"', False),
     ],
 )
 def test_a_switch_of_unknown_form_is_refused_with_the_three_forms(
@@ -109,6 +114,14 @@ def test_a_switch_of_unknown_form_is_refused_with_the_three_forms(
             spell_switches(cell)
     hydra = Cell("c", "1", launch={"command": "python t.py", "param_style": "k=v", "params": {"amp": value}})
     assert spell_switches(hydra) == hydra
+
+
+def test_a_value_that_a_parser_makes_of_a_text_of_its_own_is_refused(tmp_path: Path) -> None:
+    option = '"--amp", type=lambda s: s == "yes"'
+    (tmp_path / "train.py").write_text(f"import argparse\np = argparse.ArgumentParser()\np.add_argument({option})\n")
+    cell = Cell("c", "1", launch={"command": "py train.py", "cwd": str(tmp_path), "params": {"amp": True}})
+    with pytest.raises(BadArgument, match="amp=true: how the program takes that is not known"):
+        spell_switches(cell)
 
 
 def test_two_cells_with_one_command_are_refused_by_name() -> None:

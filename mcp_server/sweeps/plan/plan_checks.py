@@ -74,17 +74,17 @@ def check_grid_values(where: str, name: str, values: Iterable[Any], *, is_settin
 
 
 def spell_switches(cell: Cell) -> Cell:
-    """Return ``cell`` with its parameters that are false or null as its program's own parser takes them.
+    """Return ``cell`` with its parameters that are true, false or null as its program's own parser takes them.
 
     A flag cannot say false: where the script is read and has ``store_true``, it is left out; with
-    ``BooleanOptionalAction`` or an option ``--no-NAME`` it is that; an option with a value gets ``false``.
+    ``BooleanOptionalAction`` or an option ``--no-NAME`` it is that; an option with a value gets ``true`` or ``false``.
 
     Raises:
         BadArgument: how the program takes it is not known; names the three forms.
     """
     launch = cell.launch
     params, command = launch.get("params") or {}, launch.get("command")
-    open_names = [name for name, value in params.items() if value is None or value is False]
+    open_names = [name for name, value in params.items() if value is None or isinstance(value, bool)]
     if not open_names or not command or takes_hydra_settings(launch):
         return cell
     cwd = Path(str(launch.get("cwd") or ".")).expanduser()
@@ -97,6 +97,9 @@ def spell_switches(cell: Cell) -> Cell:
 
 def _spell(name: str, value: bool | None, options: Mapping[str, str]) -> dict[str, Any]:
     definition = options.get(name, "")
+    is_text = "lambda" not in definition and (value or re.search(r"type\s*=\s*(?!bool\b)", definition))
+    if value and (".add_argument(" not in definition or re.search(r"\b(?:action|nargs)\s*=", definition)):
+        return {name: True}
     if value is None:
         if definition and not re.search(r"required=True|default\s*=\s*(?!None\b)", definition):
             return {name: None}  # what it is without the option
@@ -104,12 +107,13 @@ def _spell(name: str, value: bool | None, options: Mapping[str, str]) -> dict[st
         return {name: False}
     elif f"no-{name}" in options or "BooleanOptionalAction" in definition:
         return {f"no-{name}": True}
-    elif re.search(r"type\s*=\s*(?!bool\b)", definition):
-        return {name: "false"}
-    word = "null" if value is None else "false"
+    elif is_text:
+        return {name: str(value).lower()}
+    word = {None: "null", True: "true", False: "false"}[value]
+    left_out = "" if value else f", and --{name} left out may mean another value"
     raise BadArgument(
         "grid",
-        f"{name}={word}: how the program takes that is not known, and --{name} left out may mean another value.",
+        f"{name}={word}: how the program takes that is not known{left_out}.",
         f'Write {{"{name}": "{word}"}} for `--{name} {word}`, {{"no-{name}": true}} for `--no-{name}`, or a list of '
         f'cells in which one has no {name}: cells=[{{"{name}": true}}, {{}}].',
     )
