@@ -159,14 +159,14 @@ def find_in_configuration(text: str, cwd: str) -> list[str]:
 
 
 def find_mentioned(command: str | Sequence[str], cwd: str) -> list[str]:
-    """Return the absolute paths outside ``cwd`` that the words and option values of a command may mean."""
+    """Return the absolute paths that the words and option values of a command may mean, ``cwd`` left out."""
     paths: dict[str, None] = {}
     for one, base in _place(command, cwd):
         options, rest = parse(one.words).split_options()
         for word in (*rest[1:], *options.values()):
             if "/" in word and not _REPLACED.search(word) and "://" not in word and len(word) <= _LONGEST_PATH:
                 path = _absolute(word, base)
-                if path and not f"{path}/".startswith((f"{cwd.rstrip('/')}/", *_OF_THE_SYSTEM)):
+                if path and path != cwd.rstrip("/") and not f"{path}/".startswith(_OF_THE_SYSTEM):
                     paths[path] = None
     return list(paths)
 

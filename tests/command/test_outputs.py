@@ -82,14 +82,15 @@ def test_a_configuration_names_directories() -> None:
     assert configuration_words("python t.py --config=a.yaml b.json c.txt") == ["a.yaml", "b.json"]
 
 
-def test_paths_outside_that_a_command_mentions() -> None:
+def test_paths_that_a_command_mentions() -> None:
     mentioned = find_mentioned(
         "python3 eval.py /data/out --ckpt ../in/a out=/x/y --url http://h/a b/c $D/x /usr/lib", "/w"
     )
-    assert mentioned == ["/data/out", "/in/a", "/x/y"]
-    assert find_mentioned(["/venv/bin/python", "a.py", "/w/inside", "~/out"], "/w") == [os.path.expanduser("~/out")]  # noqa: PTH111 - plain strings
+    assert mentioned == ["/data/out", "/w/b/c", "/in/a", "/x/y"]
+    home = os.path.expanduser("~/out")  # noqa: PTH111 - plain strings
+    assert find_mentioned(["/venv/bin/python", "a.py", "/w/inside", "/w/", "~/out"], "/w") == ["/w/inside", home]
 
 
 def test_the_home_of_a_user_who_is_not_known_here_is_a_path_as_any_other() -> None:
-    assert find_mentioned(["cp", "a", "~nobody-here/x"], "/w") == []
+    assert find_mentioned(["cp", "a", "~nobody-here/x"], "/w") == ["/w/~nobody-here/x"]
     assert find_mentioned(["cp", "a", "../~nobody-here/x"], "/w/b") == ["/w/~nobody-here/x"]

@@ -1,9 +1,10 @@
 """Whose a file with curves is while it grows: the attempt's, another's, or nobody's for certain.
 
-The evidence, strongest first: a process of the attempt had it open for writing; its name holds the number of one; it is
-in a directory that the attempt names, or keeps other curves in; it is beside or below. Another run or program that
-works above it counts likewise: the deeper directory wins, and an equal one leaves it open, unless descriptors settle
-it. What it held before the attempt began is not the attempt's. `store/attribution` decides so about all files later.
+The evidence, strongest first: a process of the attempt had it open for writing; its name holds the number of one, or
+its path the run's id; it is in a directory that the attempt names, or keeps other curves in; it is beside or below.
+Another run or program that works above it counts likewise: the deeper directory wins, and an equal one leaves it open,
+unless descriptors settle it. What it held before the attempt began is not the attempt's. `store/attribution` decides so
+about all files later.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _TICK_NS = 20 * 10**6  # the kernel's coarse clock dates files
 
 
 class CurveOwnership:
-    """Judges the files of one attempt in ``cwd`` that began at ``begun_ns`` (POSIX)."""
+    """Judges the files of one attempt of a run in ``cwd`` that began at ``begun_ns`` (POSIX)."""
 
-    def __init__(self, cwd: str, begun_ns: int, files: SeenFiles, outsiders: OutsiderWatch) -> None:
-        self._cwd, self._begun_ns = cwd, begun_ns - _TICK_NS
+    def __init__(self, run_id: str, cwd: str, begun_ns: int, files: SeenFiles, outsiders: OutsiderWatch) -> None:
+        self._run_id, self._cwd, self._begun_ns = run_id, cwd, begun_ns - _TICK_NS
         self._files, self._outsiders = files, outsiders
         self._of_others: dict[str, tuple[int, str | None]] = {}  # inode and verdict: it stays once they are gone
         self._looked_ns: dict[str, int] = {}  # when one was first seen while nobody else was there
@@ -49,6 +50,9 @@ class CurveOwnership:
             return OWN if held or any(pid in pids for pid, _ in event.writers) else None
         if held is None and status.st_mtime_ns < self._begun_ns:
             return None
+        below = path.removeprefix(self._cwd)
+        if self._run_id in below:
+            return OWN
         above = _list_above(path)
         mine = self._find_depth(above, named)
         rivals = self._outsiders.find_rivals(path, mine if mine or held is None else above[0].count("/"), living)
@@ -58,7 +62,8 @@ class CurveOwnership:
             return next(filter(None, doubtful), OWN)
         if any(one.holds for one in rivals):  # perhaps for an instant
             return None
-        verdict = self._judge_by_directory(mine, rivals) if former == OWN else former
+        is_theirs = any(one.name in below for one in rivals)
+        verdict = None if is_theirs else self._judge_by_directory(mine, rivals) if former == OWN else former
         if rivals and verdict != OWN:
             self._of_others[path] = status.st_ino, verdict
         if verdict == OWN and not mine and held is None and not self._is_written_again(path, status.st_mtime_ns, above):

@@ -122,7 +122,8 @@ class OutputRecorder(threading.Thread):
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
         self._outsiders_quiet_s, self._has_changed = 0.0, False  # the longer pause; whether a file changed in it
-        self._ownership = CurveOwnership(self._real_cwd, begun_ns, self._files, self._outsiders)
+        run_id = path.parents[2].name
+        self._ownership = CurveOwnership(run_id, self._real_cwd, begun_ns, self._files, self._outsiders)
         self._has_passed_over = False
         self._looks, self._looked = threading.Event(), threading.Event()  # at the curves: wanted, done
         self._used_s, self._searched_at_s = 0.0, 0.0  # processor time of the attempt; that at the last such search

@@ -242,9 +242,10 @@ class MentionedDirectories:
     """Directories that a command mentions without saying that it writes there: ``python eval.py /data/out``.
 
     One may be an input. It is an output if all of its files are of the attempt's time: then the attempt filled it. Else
-    what changes in it is uncertain, unless a process had the file open for writing.
+    what changes in it is uncertain, unless a process had the file open for writing, or it is below ``cwd``, where it
+    says no more than any other.
 
-    ``shared``: those that had files before the attempt began (``begun_ns``), or too many to look at.
+    ``shared``: those elsewhere that had files before the attempt began (``begun_ns``), or too many to look at.
     """
 
     def __init__(self, cwd: str, begun_ns: int) -> None:
@@ -271,10 +272,10 @@ class MentionedDirectories:
             if not times and not scan.cut:
                 continue
             del self._undecided[path]
-            if scan.cut or min(times) < self._begun_ns:
-                self.shared[path] = None
-            else:
+            if not scan.cut and min(times) >= self._begun_ns:
                 outputs.append(path)
+            elif not path.startswith(f"{self._cwd}/"):
+                self.shared[path] = None
         return outputs
 
     def watchable(self) -> list[str]:

@@ -27,7 +27,7 @@ class Case:
         self.files = SeenFiles(WriteSessions(), Inotify(0), lambda: None)
         outsiders = OutsiderWatch(str(cwd), "/nowhere")
         monkeypatch.setattr(outsiders, "find_rivals", self.find_rivals)
-        self.ownership = CurveOwnership(str(cwd), time.time_ns() - HOUR_NS, self.files, outsiders)
+        self.ownership = CurveOwnership("own-run", str(cwd), time.time_ns() - HOUR_NS, self.files, outsiders)
 
     def find_rivals(self, path: str, least: int, living: object) -> list[Rival]:
         return [one for one in self.rivals if one.depth >= least]
@@ -111,6 +111,14 @@ def test_the_directory_of_a_table_that_is_held_is_the_attempts_home(case: Case) 
     case.rivals = [rival(case, "")]
     assert case.judge(case.write("runs/7/eval.csv")) == OWN
     assert case.judge(case.write("runs/8/eval.csv")) == "other-run"
+
+
+def test_a_file_whose_path_holds_the_id_of_a_run_is_that_runs_though_no_option_says_so(case: Case) -> None:
+    case.rivals = [rival(case, ""), Rival("third-run", case.depth(""), holds=False)]
+    assert case.judge(case.write("exp/own-run/history.json")) == OWN
+    assert case.judge(case.write("exp/other-run/history.json")) is None
+    case.rivals = []
+    assert case.judge(str(case.cwd / "exp/other-run/history.json")) is None, "also once that run is gone"
 
 
 def test_an_event_file_is_whose_number_it_has(case: Case) -> None:
