@@ -237,7 +237,6 @@ def _wait_s(step: Mapping[str, Any], used: int) -> float:
 
 
 _RETRIES = "The recovery policy retries it: call wait_run, and launch nothing."
-_GAVE_UP = "The recovery policy gave up. {}"
 _LOOK = " Find the cause with read_log and change something before {}."
 _LATER_S = 30.0
 
@@ -250,7 +249,7 @@ def agree(failure: Diagnosis, decision: Decision) -> Diagnosis:
         return failure
     if failure.retryable is False:
         return replace(failure, action="stop")
-    why, look = _GAVE_UP.format(decision.text), "" if decision.names_change else _LOOK
+    why, look = decision.text, "" if decision.names_change else _LOOK
     advice, correction = why + look.format("launch_run"), why + look.format("another launch")
     return replace(failure, retryable=False, action="stop", advice=advice, correction=correction)
 

@@ -72,6 +72,7 @@ class ResultFacts:
     left_out: str | None = None
     recorded: Mapping[str, str] = field(default_factory=dict)
     later_writer: str | None = None
+    verdict: str | None = None
     repeats: tuple[str, Sequence[str]] | None = None  # the run that this one repeats, and in what they differ
     places: str = ""
 
@@ -88,6 +89,8 @@ def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> 
     sections: Sections = [("Purpose", [purpose])] if purpose else []
     if facts.summary:
         sections.append(("Summary", [_lower_headings(facts.summary.strip())]))
+    if facts.verdict:
+        sections.append(("Verdict", [f"**{facts.verdict}**"]))
     none_seen = f"{_NONE_SEEN}{facts.places}."
     none_printed = f"{_NONE_SEEN}{facts.places.replace('looked ', 'looked at its output, ', 1)}."
     figures: Sections = [

@@ -54,11 +54,12 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
     summary, results = (str(facts.get(name) or "") for name in ("summary", "results"))
     if results and not run.spec.mirror:
         results = find_own_document(Path(results), run.run_id)
-    words = shorten_facts(" ".join(printable(summary).split()), _LONGEST_SHOWN)
+    whole = " ".join(printable(summary).split())
     link = read_tracker_link(rundir.log(run.attempt)) if results or with_page else None
     page = (link.url or link.directory) if link else ""
     noted = [tell_note(note) for note in read_notes(rundir.path / NOTES)[-1:]]
     why = shorten_facts(" ".join(printable(run.spec.why or "").split()), _LONGEST_SHOWN)
+    words = "" if any(whole in note for note in noted) else shorten_facts(whole, _LONGEST_SHOWN)
     parts = [part for part in (why and f"why: {why}", *noted, words, results, page) if part]
     return f"{run.run_id}: {' | '.join(parts)}" if parts else None
 
@@ -99,6 +100,7 @@ def write_results(
     scalars: Scalars,
     *,
     summary: str | None = None,
+    verdict: str | None = None,
     result_dir: str | None = None,
     tensorboard: str | None = None,
     results: Sequence[str] = (),
@@ -124,6 +126,8 @@ def write_results(
     secrets = _find_secrets(run, store, environ)
     later = store.list_specs(RunQuery(after=run, mirror=run.spec.mirror))
     facts = _gather_facts(run, store, scalars, directory, later, secrets, environ, summary)
+    noted = next((note["verdict"] for note in reversed(read_notes(local.path / NOTES)) if "verdict" in note), None)
+    facts = replace(facts, verdict=verdict or noted)
     later_run, lock = _find_later_run(directory, later), _lock_of(_see(directory, run))
     if not lock.acquire(timeout=_LOCK_TIMEOUT_S):
         raise NotFinished(

@@ -89,6 +89,11 @@ def _respell(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
+def _join(name: str) -> str:
+    return "".join(_split(name))
+
+
+@functools.lru_cache(maxsize=4096)
 def _split(name: str) -> tuple[str, ...]:
     return tuple(filter(None, _PARTS.split(name.lower())))
 
@@ -139,6 +144,7 @@ _READINGS: tuple[Callable[[str, str], bool], ...] = (
     lambda pattern, tag: _respell(tag) == _respell(pattern),
     lambda pattern, tag: _respell(tag).endswith(f"/{_respell(pattern)}"),
     lambda pattern, tag: _split(tag) == _split(pattern),  # `eval_loss` is `eval/loss`
+    lambda pattern, tag: _join(pattern) in (_join(tag), _join(tag.rpartition("/")[2])),  # `FID-5k` is `sample/fid5k`
     _is_headline,  # the tag that wait_run shows under this word
     _means_same,  # `val acc` is `accuracy/valid`
     _is_rate_of_all,

@@ -48,6 +48,7 @@ async def finish_blueprint(
             server.store,
             server.scalars,
             summary=summary,
+            verdict=verdict,
             result_dir=result_dir,
             tensorboard=tensorboard,
             results=results or (),

@@ -1,6 +1,7 @@
 """Response model for a sweep's status: counts, the best cell, what failed, what is live. 600 tokens for 200 cells."""
 
 import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -174,10 +175,19 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
 
 
 def _explain_failed(sweep: Sweep, *, is_advised: bool) -> Iterator[str]:
-    if is_advised:
+    if is_advised and any(map(_blames_plan, sweep.failed)):
+        yield 'A parameter of the plan is corrected by the whole call again, with resume="wipe".'
+    elif is_advised:
         yield restart_advice(sweep.sweep_id, ended=sweep.ended)
     if stopped := sum(cell.end.get("stopped_by") == "policy" for cell in sweep.failed):
-        yield f"Runs of {stopped} failed cells are killed: the recovery policy stopped them."
+        yield f"The recovery policy stopped {counted(stopped, 'run')} of the failed cells."
+
+
+def _blames_plan(cell: CellState) -> bool:
+    """Return whether a program does not know an option that the plan gives the cell."""
+    failure = cell.end.get("failure") or {}
+    words = set(re.split(r"[^\w.-]+", str(failure.get("line")))) if failure.get("kind") == "config_error" else set()
+    return any(f"--{name}" in words for name in cell.cell.params)
 
 
 def line_of_sweep(sweep: Sweep, store: RunStore) -> str:

@@ -74,7 +74,7 @@ async def test_an_attempt_that_the_policy_stopped_is_retried_as_before(sandbox: 
     assert (retrying["failure"]["retryable"], retrying["failure"]["action"]) == (True, "retry")
     assert (end["state"], end["stopped_by"], end["attempt"]) == ("killed", "policy", 2)
     assert (end["failure"]["retryable"], end["failure"]["action"]) == (False, "stop")
-    assert "gave up" in end["failure"]["advice"]
+    assert "was tried" in end["failure"]["advice"]
 
 
 async def test_a_missing_first_step_says_what_happens_next(sandbox: Sandbox) -> None:
@@ -91,7 +91,7 @@ async def test_a_missing_first_step_says_what_happens_next(sandbox: Sandbox) -> 
         end = await agent.end(stopped)
     assert sandbox.run(run_id).stopped_by == "agent"
     assert (end["state"], end["stopped_by"], end["failure"]["kind"]) == ("killed", "policy", "timeout")
-    assert end["failure"]["line"] == "loading the model"
+    assert end["failure"]["line"] == "Last line: loading the model"
     assert "first_step_timeout_s" in end["failure"]["advice"]
     timeout = next(e for e in sandbox.run(stopped).events if e["kind"] == "first_step_timeout")
     assert timeout["text"].endswith("The recovery policy stops it now.")

@@ -23,7 +23,7 @@ def test_a_policy_that_gave_up_proposes_no_retry() -> None:
     failure = agree(OOM, GiveUp("All 3 retries without progress are used up."))
     assert (failure.retryable, failure.action, failure.line) == (False, "stop", OOM.line)
     assert failure.advice == (
-        "The recovery policy gave up. All 3 retries without progress are used up. "
+        "All 3 retries without progress are used up. "
         "Find the cause with read_log and change something before launch_run."
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.results.notes import NOTES, append_note
 from mcp_server.record.results.result_page import ADDITIONS_MARK, origin_line
 from mcp_server.record.run_directory import RunDir
 from mcp_server.results.finish import NotFinished, describe_finding, write_results
@@ -226,6 +227,17 @@ def test_a_finding_names_the_document_that_is_the_runs_own(runs: Runs, tmp_path:
     assert find("new-aaaa") == f"new-aaaa: Two seeds. | {out}/results.md"
     (out / "results-old-aaaa.md").unlink()
     assert find("old-aaaa") == "old-aaaa: One seed."
+
+
+def test_a_verdict_stands_in_the_document_and_a_conclusion_is_told_once(runs: Runs, tmp_path: Path) -> None:
+    runs.add(result_dir=str(tmp_path / "out"))
+    finished = done(runs, summary="It learned.", verdict="keep")
+    assert "## Summary\n\nIt learned.\n\n## Verdict\n\n**keep**" in Path(finished.results_path).read_text()
+    record = runs.store.run_directory("cfm-7kqz")
+    append_note(record.path / NOTES, {"by": "ada", "verdict": "keep", "text": "It learned."})
+    found = describe_finding(runs.store.observe("cfm-7kqz"), record, with_page=False)
+    assert found == f"cfm-7kqz: keep: It learned. (ada) | {finished.results_path}"
+    assert "**keep**" in Path(done(runs, summary=None).results_path).read_text(), "a second call keeps it"
 
 
 def test_a_live_run_is_refused(runs: Runs, tmp_path: Path) -> None:

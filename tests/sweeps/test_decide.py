@@ -371,9 +371,20 @@ def test_a_retry_of_a_cell_is_shown_but_never_instead_of_more_urgent_news() -> N
 def test_cells_that_their_policy_stopped_are_said_to_have_killed_runs() -> None:
     ends = [ended("c0", "failed", stopped_by="policy"), ended("c1", "failed")]
     assert summarise_sweep(make(2, *ends), {}, now_s=0.0).hint == (
-        "Runs of 1 failed cells are killed: the recovery policy stopped them."
+        "The recovery policy stopped 1 run of the failed cells."
     )
     assert summarise_sweep(make(2, ends[1]), {}, now_s=0.0).hint is None
+
+
+def test_an_option_of_the_plan_that_the_program_lacks_is_corrected_by_a_new_plan() -> None:
+    failure = {"kind": "config_error", "line": "s.py: error: unrecognized arguments: --n 0", "advice": "Correct it."}
+    hint = summarise_sweep(make(2, ended("c0", "failed", failure=failure)), {}, now_s=0.0).hint or ""
+    assert 'resume="wipe"' in hint
+    assert 'resume="continue"' not in hint
+    failure["line"] = "s.py: error: unrecognized arguments: --other --nn"
+    assert 'resume="continue"' in (
+        summarise_sweep(make(2, ended("c0", "failed", failure=failure)), {}, now_s=0.0).hint or ""
+    )
 
 
 def test_what_an_earlier_round_told_is_no_news_of_this_one() -> None:

@@ -48,7 +48,8 @@ def _quote(failure: Diagnosis, ending: Ending | None) -> str:
         return failure.line
     by = name_shell_signal(ending.exit_code) if failure.kind != "other" else None
     how = ending.how + (f", by which a shell reports {by}" if by else "")
-    return f"{how}. {'' if failure.line_number is None else 'Last line: '}{failure.line}"
+    how = "" if ending.stop_request else f"{how}. "  # the signal of a stop is no cause
+    return f"{how}{'' if failure.line_number is None else 'Last line: '}{failure.line}"
 
 
 def describe_failure(failure: Diagnosis | None, ending: Ending | None = None) -> dict[str, Any] | None:
