@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from mcp_server.record.code.code_state import name_below
 from mcp_server.record.codec import decode
 
 _NOT_KEPT = frozenset({"mirror", "run_dir"})
@@ -114,6 +116,14 @@ class RunSpec(LaunchRequest):
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:
         """Return the spec that ``facts`` hold. Fields that are unknown or of a wrong type are left out."""
         return decode(cls, {name: value for name, value in facts.items() if name not in _NOT_KEPT})
+
+    @property
+    def project(self) -> str:
+        """``cwd`` where its code was sent or copied from; else ``cwd`` itself."""
+        code = self.code or {}
+        if not (code.get("from") and code.get("to")):
+            return self.cwd
+        return os.path.normpath(f"{code['from']}/{name_below(self.cwd, code['to'])}")
 
     def facts(self) -> dict[str, Any]:
         """Return all kept fields as JSON values."""

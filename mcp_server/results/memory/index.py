@@ -24,7 +24,7 @@ from mcp_server.store.run_index import RunIndex
 
 Schema = Literal["main", "temp"]
 SCHEMAS: tuple[Schema, ...] = ("main", "temp")
-_VERSION = 6  # raise it with the tables, or with what is remembered
+_VERSION = 7  # raise it with the tables, or with what is remembered
 _RUNS: Mapping[Schema, str] = {
     "main": "(SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden))",
     "temp": "own",
@@ -314,9 +314,10 @@ class _Conditions:
         if question.until_s is not None:
             self._hold("r.created_at < :until", until=_write_time(question.until_s))
         if question.project is not None:
-            project = question.project.rstrip("/") or "/"
-            before = "" if project.startswith("/") else "'%/' || "
-            self._hold(f"(r.cwd LIKE {before}:path OR r.cwd LIKE {before}:path || '/%')", path=project)
+            inside = "instr(value || '/', :path || '/') = 1"
+            if not question.project.startswith("/"):
+                inside = "instr(lower(value) || '/', '/' || lower(:path) || '/')"
+            self._hold(_INSIDE.format(f"short = 'cwd' AND {inside}"), path=question.project.rstrip("/"))
         for state in question.not_states:
             self._hold(f"NOT ({_state_condition(state)})")
         self._hold_words(question, names, has_words=has_words)

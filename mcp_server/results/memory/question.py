@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, get_args
 
+from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import LiveState
 from mcp_server.record.state import EndedState
@@ -101,7 +102,7 @@ _TAGGED = re.compile(
     r"\b(?:(?:tagged|labell?ed)\s+(?:as\s+|with\s+)?|(?:with\s+)?(?:the\s+)?tags?\s+)(?P<tag>[\w.-]+)", re.IGNORECASE
 )
 _SPELLED = re.compile(rf"(?<![\w/.=:-])(?:{'|'.join(COUNTS)})(?![\w/.=:-])", re.IGNORECASE)
-_QUOTED = re.compile(r"(?<!\S)(?P<text>\"[^\"]+\"|'[^']+')(?!\s*[<>=!≥≤≠])")
+_QUOTED = re.compile(r"(?<![^\s:])(?P<text>\"[^\"]+\"|'[^']+')(?!\s*[<>=!≥≤≠])")
 _PHRASED = re.compile(
     r"(?<![\w/.-])(?:{})(?![\w/-])".format("|".join(sorted(PHRASES, key=len, reverse=True)).replace(" ", r"[\s-]+")),
     re.IGNORECASE,
@@ -185,13 +186,20 @@ class _Reader:
         return True
 
     def quoted(self, found: re.Match[str]) -> bool:
+        before = self.text[: found.start()].lower()
+        if re.search(rf"\b(?:by|{'|'.join(_RANK_WORDS)})\s*:?\s*$", before):
+            return self.put(ranked=found["text"][1:-1])  # ``best:"top-1 accuracy"``
+        if before.endswith(":"):
+            return False
         return self.add("words", found["text"][1:-1]) and self.add("claimed", found["text"][1:-1])
 
     def keyed(self, found: re.Match[str]) -> bool:
         key, value = (found["key"] or found["when"]).lower(), _unquote(found["value"] or found["date"])
         if key in ("failed", "cause", "kind", "failure"):
-            kind, _, means = PHRASES.get(value.lower(), f"cause:{value}").partition(":")
+            kind, _, means = PHRASES.get(value.lower(), f"cause:{value.lower()}").partition(":")
             causes = means.split() if kind == "cause" else [value]
+            if not any(name.startswith(each) for each in causes for name in KINDS):
+                self._refuse(f"{value!r} is no cause; causes are {', '.join(KINDS)}.")
             # A finished run may have diverged.
             return all(self.add("causes", each) for each in causes) and (key != "failed" or self.add("states", "ended"))
         if key == "state":
@@ -369,7 +377,8 @@ class _Reader:
         if word in _OF_TIME:
             return self.put(ranked="elapsed_s") and " ".join(words)
         if ":" in found[0]:
-            return self.put(ranked=tag) and " ".join(rest)
+            count, name = self.names.find(words, last=False, only="metric") or (1, tag)
+            return self.put(ranked=name if count > 1 else tag) and " ".join(words[count:])
         if not (self.names.metrics or self.names.settings):
             is_word = tag.lower() in SILENT or bool(self._find_state(tag))
             return self.put(ranked="" if is_word else tag) and " ".join(words if is_word else rest)

@@ -36,6 +36,8 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
     if summary := str((read_json(record.finding) or {}).get("summary") or ""):
         said.insert(0, mask_secrets(" ".join(summary.split())))  # a verdict says more
     failure = run.failure or {}
+    earlier = [event.get("failure") or {} for event in run.events if event["kind"] == "retrying"]
+    causes = [kind for each in (failure, *earlier) if (kind := each.get("kind"))]
     elapsed_s = run.elapsed_s(0.0) if run.ended else None
     metrics = run.progress.get("metrics") or {}
     signs = sign(run.command, spec.cwd, spec.env)
@@ -50,13 +52,13 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
         "verdict": (verdict,),
         "owner": (spec.owner,),
         "host": (spec.host,),
-        "cwd": (spec.cwd,),
+        "cwd": (spec.cwd, spec.project),
         "backend": (spec.backend,),
         "sweep": (spec.sweep,),
         "cell": (spec.cell,),
         "command": (run.command,),
         "commit": (snapshot.git.commit if snapshot is not None else None,),
-        "cause": (failure.get("kind"),),
+        "cause": causes,
         "step": (run.progress.get("step"),),
         "exit_code": (run.exit_code,),
         "elapsed_s": (elapsed_s,),
@@ -72,12 +74,13 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
     texts = [
         *(run.run_id, spec.name, masked, why, spec.cwd, spec.owner, spec.host, *spec.tags, spec.sweep, spec.cell),
         *(run.state, ended_nan),
-        *(failure.get("kind"), spec.blueprint, plan.purpose, *metrics, *said),
+        *(*causes, spec.blueprint, plan.purpose, *metrics, *said),
         *(f"{name} {value}" for name, value in settings if not name.startswith("$")),
     ]
     body = "\n".join(str(text) for text in texts if text)[:_MOST_TEXT]
     facts = {
         "cause": failure.get("kind"),
+        "earlier": run.earlier,
         "nan": ended_nan,
         "why": why or None,
         "note": said[-1] if said else None,

@@ -16,7 +16,7 @@ from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.results.notes import NOTED
 from mcp_server.record.state import Run
-from mcp_server.results.figures import choose_goal, has_direction, measure
+from mcp_server.results.figures import Figure, choose_goal, has_direction, measure
 from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
 from mcp_server.results.memory.remembered import remember
@@ -35,7 +35,7 @@ _READ_S = 20.0  # at most, for what the memory lacks
 _LAST_S = 4.0  # for last values of a metric: the supervisors noted them too
 _MOST_SHOWN, _MOST_REASONS, _MOST_CELLS, _MOST_SWEEPS, _MOST_ASKED_SWEEPS = 3, 4, 3, 1, 5
 _CUT_SHORT = frozenset({"failed", "killed", "lost"})
-_NO_ROOM = "{} more have no room here: a narrower question lists them."
+_NO_ROOM = "{} of {} have room here: a narrower question lists others."
 _BEFORE = 20  # characters of a line before the word
 _SHORT = 60  # characters of a value or sentence that is shown
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
@@ -78,6 +78,7 @@ class Searcher:
         self._deadline_s = time.monotonic() + read_s
         self._notes: list[str] = []
         self._ranked_settings: set[str] = set()
+        self._unread: set[str] = set()  # metrics whose values in some runs are not known yet
 
     def find(self, read: Callable[[Names], Question], most: int, most_tokens: float = math.inf) -> Found:
         """Return at most ``most`` runs for which all of a question holds; a name that no run has is noted.
@@ -123,9 +124,13 @@ class Searcher:
         if ranked is None:
             self._notes += _note_unlisted(hits, shown[: len(lines)])
         elif len(lines) < len(shown):
-            self._notes.append(_NO_ROOM.format(len(shown) - len(lines)))
+            self._notes.append(_NO_ROOM.format(len(lines), len(hits)))
         lines += sweeps
-        return Found(lines, len(hits), f"{ranked}, {goal}imum first" if ranked and goal else "", self._notes)
+        return Found(lines, len(hits), self._describe_order(ranked, goal) if ranked and goal else "", self._notes)
+
+    def _describe_order(self, ranked: str, goal: str) -> str:
+        tag, ranking = parse_ranking(ranked)
+        return f"{tag if ranked in self._ranked_settings else f'{ranking} {tag}'}, {goal}imum first"
 
     def _select(self, question: Question) -> list[Hit]:
         return self._store.ask(lambda index: Memory.of(index).select(question))
@@ -243,12 +248,14 @@ class Searcher:
                 continue
             if time.monotonic() > deadline_s:
                 noted = self._find_noted(tag, hits[number:]) if ranking == "last" else {}
-                left = len(hits) - number
-                how = "as its supervisor noted it last" if noted else "not read yet: the same call reads more"
-                self._notes.append(f"{metric} of {left} older runs is {how}.")
-                return noted | found
-            with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
-                figure = measure(self._store.observe(hit.run_id), self._store, self._scalars, tag, goal, ranking)
+                found = noted | found
+                if left := sum(one.run_id not in found for one in hits):
+                    self._unread.add(metric)
+                    self._notes.append(f"{metric} of {left} older runs is not read yet: the same call reads more.")
+                if noted:
+                    self._notes.append(f"{metric} of {len(noted)} older runs is as their supervisors noted it last.")
+                break
+            if (figure := self._read_figure(hit.run_id, tag, goal, ranking)) is not None:
                 found[hit.run_id] = _Value(figure.value, figure.step)
                 fresh.append((hit, {"value": figure.value, "step": figure.step}))
         if fresh:
@@ -270,19 +277,18 @@ class Searcher:
         self, hits: Sequence[Hit], metric: str, goal: str, question: Question
     ) -> tuple[list[Hit], dict[str, _Value]]:
         """Return the hits with a value, the best first, and the values. What was cut short wins only if asked for."""
-        whole = [hit for hit in hits if question.states or hit.state not in _CUT_SHORT]
+        is_asked = question.states or question.causes
+        whole = [hit for hit in hits if is_asked or not (hit.state in _CUT_SHORT or hit.facts["cause"] == "divergence")]
         if whole and len(whole) < len(hits):
             left = len(hits) - len(whole)
-            self._notes.append(
-                f"{left} that match failed or were stopped, and are not ranked: state:failed, state:killed."
-            )
+            self._notes.append(f"{left} that match failed, were stopped or diverged, and are not ranked: state:ended.")
         hits = whole or hits
         known = self._measure(metric, hits, goal)
         with_value = [hit for hit in hits if (one := known.get(hit.run_id)) and one.value is not None]
         if not with_value:
             self._refuse(f"None of the {len(hits)} runs that match has a metric {metric!r}", metric, hits)
-        if len(with_value) < len(hits):
-            self._notes.append(f"{len(hits) - len(with_value)} more match and have no value of {metric}.")
+        if without := len(known) - len(with_value):
+            self._notes.append(f"{without} more match and have no value of {metric}.")
         return sorted(with_value, key=lambda hit: _order(known[hit.run_id].value, goal)), known
 
     def _find_goal(self, tag: str, hits: Sequence[Hit]) -> str:
@@ -297,10 +303,21 @@ class Searcher:
         return choose_goal(tag, None)
 
     def _refuse(self, why: str, name: str, hits: Sequence[Hit]) -> NoReturn:
+        if name in self._unread:
+            raise _Unknown(f"{why}, as far as they are read.")
         tags = Counter(tag for hit in hits for tag in hit.facts.get("metrics", ()))
+        for hit in hits[:_MOST_SHOWN]:  # what its supervisor did not note
+            if (figure := self._read_figure(hit.run_id, parse_ranking(name)[0], "max", "last")) is not None:
+                tags.update(figure.tags)
         names = self._store.ask(lambda index: Memory.of(index).read_names()).settings
         near = find_near_names(name, [*tags, *names]) or [tag for tag, _ in tags.most_common(_MOST_SHOWN)]
         raise _Unknown(f"{why}." + (f" Near: {', '.join(near)}." if near else ""))
+
+    def _read_figure(self, run_id: str, tag: str, goal: str, ranking: str) -> Figure | None:
+        """Return the value of a metric of a run, None where its record cannot be read."""
+        with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
+            return measure(self._store.observe(run_id), self._store, self._scalars, tag, goal, ranking)
+        return None
 
     def _explain_nothing(self, question: Question) -> None:
         """Note how many runs there are without each part of a question that finds none."""
@@ -417,6 +434,7 @@ def _describe(
     """Return a hit as a line: what it is, its figures, and why it was found."""
     began = _write_minute(hit.created_at)
     cause = "".join(f" {hit.facts[key]}" for key in ("cause", "nan") if hit.facts.get(key))
+    cause += f" (before: {hit.facts['earlier']})" if hit.facts.get("earlier") else ""
     figures = [
         f"{name}={significant(one.value):.10g}" + (f"@{one.step}" if one.step is not None else "")
         for name, one in values.items()

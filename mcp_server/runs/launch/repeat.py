@@ -20,7 +20,6 @@ from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import Roots
 from mcp_server.record.attempt_params import find_attempt_params
-from mcp_server.record.code.code_state import name_below
 from mcp_server.record.run_directory import read_json
 from mcp_server.record.script import RUN_ID, write_value
 from mcp_server.record.spec import LaunchRequest
@@ -136,10 +135,7 @@ def _restore(run: Run, attempt: int, store: RunStore, *, keeps_code: bool) -> La
         environment=kept.get("environment") if ray and not spec.needs else None,
     )
     if (code := spec.code) is not None and code.get("to") and not stays_there:
-        # The code as it is now is where it was sent or copied from.
-        below = name_below(spec.cwd, code["to"])
-        cwd = code["from"] if below == "." else f"{code['from']}/{below}"
-        request = Roots({code["to"]: code["from"]}, (), "").move(request, cwd)
+        request = Roots({code["to"]: code["from"]}, (), "").move(request, spec.project)  # as its code is now
     return request
 
 

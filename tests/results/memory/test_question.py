@@ -50,6 +50,8 @@ def ago(**span: float) -> float:
         ('why:"bigger batches" state:live', {"fields": (("why", "bigger batches"),), "states": ("live",)}),
         ("why did cube fail", {"states": ("failed",), "words": ("cube",)}),
         ('"out of memory"', {"words": ("out of memory",)}),
+        ('best:"top-1 accuracy" in cube', {"ranked": "top-1 accuracy", "words": ("cube",)}),
+        ('cube, best by "top-1 accuracy"', {"ranked": "top-1 accuracy", "words": ("cube",)}),
         ("runs that needed over ten hours", {"comparisons": (("elapsed_s", ">", "36000"),)}),
         ("between 1 and 2 hours", {"comparisons": (("elapsed_s", ">=", "3600.0"), ("elapsed_s", "<=", "7200.0"))}),
         ("dropout is off, seed:13", {"comparisons": (("seed", "=", "13"), ("dropout", "is", "off"))}),

@@ -83,7 +83,7 @@ def test_runs_are_found_by_what_they_were_and_did(home: Path, text: str, numbers
 def test_a_hit_says_why_it_was_found(home: Path) -> None:
     found = find(home, "best reward with num_envs <= 128")
     assert found.lines[0] == "cfm-0002 finished 21 Nov 10:00Z reward=30@9 | env.num_envs=128; lr=2e-4"
-    assert (found.total, found.ranked) == (2, "reward, maximum first")
+    assert (found.total, found.ranked) == (2, "last reward, maximum first")
     assert find(home, "libero").lines == ["cfm-0004 killed 21 Nov 10:00Z | evaluate.py --suite libero_spatial"]
 
 
@@ -172,3 +172,52 @@ def test_the_time_that_words_mean_is_told_also_where_nothing_is_found(home: Path
     found = find(home, "best reward last week tag:nothing")
     assert (found.lines, found.ranked) == ([], "")
     assert any(note.startswith("Started since 09 Nov 00:00") for note in found.notes)
+
+
+def test_a_run_in_a_copy_of_the_code_belongs_to_the_project_it_was_copied_from(home: Path) -> None:
+    code = {"sync": "kept", "from": "/lab/cube", "to": "/state/code/ab12"}
+    add(home, 6, cwd="/state/code/ab12/train", code=code)
+    assert ids(home, "project:.") == ["cfm-0006", "cfm-0005", "cfm-0002", "cfm-0001"]
+    assert ids(home, "project:/lab/cube/train") == ids(home, "project:/state/code") == ["cfm-0006"]
+
+
+def test_a_cause_that_a_retry_cured_is_found_and_told(home: Path) -> None:
+    add(home, 6)
+    path = home / "runs" / "cfm-0006" / "events.jsonl"
+    started, ended = map(json.loads, path.read_text().splitlines())
+    retry = {**started, "seq": 2, "kind": "retrying", "failure": {"kind": "oom_gpu", "line": "CUDA out of memory."}}
+    events = [started, retry, {**started, "seq": 3, "attempt": 2}, {**ended, "seq": 4}]
+    path.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    assert find(home, "failed:oom_gpu").lines[0].startswith("cfm-0006 finished (before: attempt 1 oom_gpu) 21 Nov")
+
+
+def test_a_run_that_diverged_is_not_the_best_unless_it_is_asked_for(home: Path) -> None:
+    add(home, 6, "finished", 99.0)
+    path = home / "runs" / "cfm-0006" / "events.jsonl"
+    started, ended = map(json.loads, path.read_text().splitlines())
+    diverged = {**started, "seq": 2, "kind": "error_seen", "failure": {"kind": "divergence", "line": "loss is nan"}}
+    ended |= {"seq": 3, "failure": diverged["failure"]}
+    path.write_text("".join(f"{json.dumps(event)}\n" for event in (started, diverged, ended)))
+    found = find(home, "best reward")
+    assert [line[:8] for line in found.lines] == ["cfm-0002", "cfm-0001"]
+    assert found.notes[0].startswith("4 that match failed, were stopped or diverged")
+    assert ids(home, "best reward cause:divergence") == ["cfm-0006"]
+
+
+def test_no_metric_is_said_to_be_missing_before_all_runs_are_read(home: Path) -> None:
+    find(home, "cube")
+    store = RunStore(StateHome(home))
+    searcher = Searcher(store, Scalars(store.home, store), "/lab/cube", read_s=0)
+    found = searcher.find(lambda names: read_question("best:val/psnr", NOW, list_kinds(), names), 10)
+    assert found.notes[-2:] == [
+        "val/psnr of 2 older runs is not read yet: the same call reads more.",
+        "None of the 2 runs that match has a metric 'val/psnr', as far as they are read.",
+    ]
+
+
+def test_lines_without_room_are_counted_beside_all_that_match(home: Path) -> None:
+    store = RunStore(StateHome(home))
+    searcher = Searcher(store, Scalars(store.home, store), "/lab/cube")
+    found = searcher.find(lambda names: read_question("best reward", NOW, list_kinds(), names), 10, most_tokens=30)
+    assert (len(found.lines), found.total) == (1, 2)
+    assert found.notes[-1] == "1 of 2 have room here: a narrower question lists others."
