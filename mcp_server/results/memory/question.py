@@ -7,10 +7,10 @@ project, and words. Whatever is no other part is a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, get_args
+from typing import get_args
 
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import BadArgument
@@ -20,12 +20,16 @@ from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.named_days import DATE, DAY, find_day
 from mcp_server.results.memory.vocabulary import (
     BEFORE_NAME,
+    CLAIMS,
     COUNTS,
+    LINKS,
     OR_MORE,
     PHRASES,
+    RANKS,
     SIGNS,
     SILENT,
     STATE_WORDS,
+    TIME_RANKS,
     Names,
     Sign,
 )
@@ -41,9 +45,7 @@ _NAME = r"[-$]{0,2}[A-Za-z_][\w./@%-]*"
 _NAMES = rf"{_NAME}(?:\s+{_NAME}){{0,2}}"
 _VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;]+"
 _SPOKEN = "|".join(sorted((word for word in SIGNS if word[0].isalpha()), key=len, reverse=True))
-_LINKING = (
-    "is|was|were|are|of|at|got|gets|went|goes|stayed|stays|fell|dropped|rose|came|comes|reached|has|had|set|to|with"
-)
+_LINKING = "|".join(LINKS)
 _LINKS = rf"(?:(?:{_LINKING})\s+)*"
 _BETWEEN = re.compile(
     rf"(?P<name>{_NAMES})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})(?![\w.])"
@@ -113,14 +115,7 @@ _NOT = re.compile(
     r"(?P<word>[\w./-]+)",
     re.IGNORECASE,
 )
-_RANK_WORDS: Mapping[str, Literal["max", "min", "worst"] | None] = {
-    **dict.fromkeys(("best", "top"), None),
-    **dict.fromkeys(("highest", "largest", "greatest", "maximum", "most"), "max"),
-    **dict.fromkeys(("longest", "slowest"), "max"),
-    **dict.fromkeys(("shortest", "fastest", "quickest"), "min"),
-    **dict.fromkeys(("lowest", "smallest", "least", "minimum"), "min"),
-    "worst": "worst",
-}
+_RANK_WORDS = {**RANKS, **TIME_RANKS}
 _RANKED = re.compile(
     r"(?<!at )\b(?:(?<![\w.=<>:≥≤≠!-])(?P<before>\d{1,3})\s+)?"
     rf"(?P<most>{'|'.join(_RANK_WORDS)})\b(?:\s+(?P<count>\d{{1,3}})\b)?"
@@ -135,7 +130,6 @@ _BY = re.compile(
 )
 _ORDERED = re.compile(rf"\b(?:rank|sort|order|{'|'.join(_RANK_WORDS)})", re.IGNORECASE)
 _SEPARATED = re.compile(r"\w[/._]\w")
-_OF_TIME = frozenset({"longest", "slowest", "shortest", "fastest", "quickest"})
 _AGO = re.compile(
     r"\b(?:in|within|since|over|during)?\s*(?:the\s+)?(?:last|past)\s+(?P<span>"
     r"(?:(?:\d+(?:\.\d+)?|an?|few)\s*|(?<=the last )|(?<=past ))(?:minute|hour|day|week|month)s?)\b",
@@ -151,7 +145,6 @@ _HERE = re.compile(
 )
 _WORD = re.compile(r"\"[^\"]+\"|'[^']+'|[^\s,;?!()]+")
 _TROUBLE = re.compile(r"(?:error|problem|issue)s?", re.IGNORECASE)
-_CLAIMS = frozenset("with using use used uses on in by try tried".split())  # noqa: SIM905
 _ARTICLES = frozenset({"a", "an", "any", "the"})
 
 
@@ -371,10 +364,10 @@ class _Reader:
         if "goal" in self.question or (word == "most" and not self.names.is_metric(tag)):
             return False
         count = found["count"] or found["before"]
-        self.put(goal=_RANK_WORDS[word], most=int(count) if count else None)
+        self.put(goal=_RANK_WORDS[word] or None, most=int(count) if count else None)
         if "ranked" in self.question:
             return " ".join(words)
-        if word in _OF_TIME:
+        if word in TIME_RANKS:
             return self.put(ranked="elapsed_s") and " ".join(words)
         if ":" in found[0]:
             count, name = self.names.find(words, last=False, only="metric") or (1, tag)
@@ -438,7 +431,7 @@ class _Reader:
                 word.lower() in SILENT or self.state(word) or ("causes" in self.question and _TROUBLE.fullmatch(word))
             ):
                 kept += [word] if any(map(str.isalnum, word)) else []
-                if before in _CLAIMS:
+                if before in CLAIMS:
                     self.add("claimed", word)
             before = before if word.lower() in _ARTICLES else word.lower()
         return tuple(kept)

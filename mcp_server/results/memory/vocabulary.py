@@ -6,35 +6,28 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, cast
 
-from mcp_server.scalars.tag_names import match_tags
+from mcp_server.scalars.tag_names import is_held_out, match_tags
 from mcp_server.text.rows import read_blocks
 
 Sign = Literal["=", "!=", ">", ">=", "<", "<=", "is", "better", "worse"]  # ``is``: on or off
 
 _BLOCKS = [dict(block) for block in read_blocks("results/memory/question")]
-SILENT, STATE_WORDS, ALIASES, PARTS = (
-    frozenset(_BLOCKS[0]["word"].split()),
-    *(
-        dict(pair.split("=") for pair in _BLOCKS[number][key].split())
-        for number, key in ((1, "state"), (2, "alias"), (3, "part"))
-    ),
+_WORDS = {key: text.split() for block in _BLOCKS if len(block) == 1 for key, text in block.items()}
+
+
+def _read_signs(key: str) -> Mapping[str, Sign]:
+    blocks = [block for block in _BLOCKS if "sign" in block and key in block]
+    return {words: cast("Sign", block["sign"]) for block in blocks for words in block[key].split(", ")}
+
+
+SILENT, LINKS, CLAIMS = frozenset(_WORDS["word"]), _WORDS["link"], frozenset(_WORDS["claim"])
+STATE_WORDS, ALIASES, PARTS, COUNTS, RANKS, TIME_RANKS = (
+    dict(word.split("=") for word in _WORDS[key]) for key in ("state", "alias", "part", "count", "rank", "time")
 )
-SIGNS: Mapping[str, Sign] = {
-    words: cast("Sign", block["sign"]) for block in _BLOCKS if "sign" in block for words in block["said"].split(", ")
-}
-OR_MORE: Mapping[str, Sign] = {
-    **dict.fromkeys(("more", "higher", "above", "larger", "greater", "up", "over", "bigger"), ">="),
-    **dict.fromkeys(("less", "lower", "below", "smaller", "fewer", "under"), "<="),
-}
-BEFORE_NAME: Mapping[str, Sign] = {"before": "<", **dict.fromkeys(("reached", "past", "passed", "beyond"), ">=")}
-COUNTS = {"zero": "0"} | {
-    word: str(number)
-    for number, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)  # noqa: SIM905
-}
+SIGNS, OR_MORE, BEFORE_NAME = map(_read_signs, ("said", "after", "ahead"))
 PHRASES = {words: block["means"] for block in _BLOCKS if "means" in block for words in block["said"].split(", ")}
 _LONGEST_NAME = 3  # words
 _SHORTEST_PLURAL = 3  # letters without its s
-_HELD_OUT = ("eval_", "val_", "test_", "valid_", "validation_")
 
 
 @cache
@@ -51,7 +44,11 @@ def list_meant(asked: str, known: Iterable[str]) -> list[str]:
     """
     plain, names = plain_name(asked), {name: plain_name(name) for name in known}
     same = [name for name, one in names.items() if one == plain]
-    ends = [name for name, one in names.items() if one.endswith(f"_{plain}") and not one.startswith(_HELD_OUT)]
+    ends = [
+        name
+        for name, one in names.items()
+        if one.endswith(f"_{plain}") and (is_held_out(plain) or not is_held_out(one))
+    ]
     meant = [*same, *ends] if not same or " " in asked else same
     is_plural = not meant and plain.endswith("s") and len(plain) > _SHORTEST_PLURAL
     return list_meant(asked[:-1], names) if is_plural else meant
