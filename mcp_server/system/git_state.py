@@ -52,25 +52,26 @@ class GitState:
 def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
     """Return the state of the code in ``directory``, within 10 s per git command and up to 1 MB of changes."""
     try:
-        root, _ = _git(directory, environ, "rev-parse", "--show-toplevel")
         log, _ = _git(directory, environ, "log", "-1", "--no-show-signature", "--format=%H%n%ct%n%s")
+        root, _ = _git(directory, environ, "rev-parse", "--show-toplevel", "--abbrev-ref", "HEAD")
     except (OSError, subprocess.SubprocessError) as error:
         return GitState(problem=describe_git_error(error))
     commit, at, subject = (*log.split("\n", 2), "", "")[:3]
+    root, _, branch = root.strip().rpartition("\n")
     code = GitState(
-        root=root.strip(),
+        root=root,
         commit=commit,
         subject=subject.strip(),
         committed_at=datetime.fromtimestamp(int(at), timezone.utc).isoformat().replace("+00:00", "Z")
         if at.isdigit()
         else "",
+        branch=branch,
     )
     facts: dict[str, Any] = {}
     try:
-        facts["branch"] = _git(directory, environ, "rev-parse", "--abbrev-ref", "HEAD")[0].strip()
         top = Path(code.root)
         facts["diff"], facts["cut"] = _git(top, environ, *list_filter_options(top, environ), *_DIFF, most=_MOST_DIFF)
-        facts["changed"], facts["untracked"] = _list_changed(top, "", environ)
+        facts["changed"], facts["untracked"] = _list_changed(top, "", environ, is_clean=not facts["diff"])
         facts["submodules"] = {}
         for name in _list_submodules(top, environ):
             facts["diff"] += _diff_submodule(top, name, environ, _MOST_DIFF - len(facts["diff"]))
@@ -83,10 +84,12 @@ def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
     return replace(code, **facts)
 
 
-def _list_changed(top: Path, prefix: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _list_changed(
+    top: Path, prefix: str, environ: Mapping[str, str], *, is_clean: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files that differ from the commit, and those that git does not know, with ``prefix`` in front."""
     words = ("diff", "--name-only", "-z", "--no-renames", "--ignore-submodules=all", "HEAD")
-    changed, _ = _git(top, environ, *list_filter_options(top, environ), *words)
+    changed = "" if is_clean else _git(top, environ, *list_filter_options(top, environ), *words)[0]
     others, _ = _git(top, environ, "ls-files", "--others", "--exclude-standard", "-z")
     return tuple(tuple(prefix + name for name in filter(None, text.split("\0"))) for text in (changed, others))  # type: ignore[return-value]
 

@@ -101,15 +101,16 @@ def check_ledger(repository: Path, name: str) -> None:
 
 
 def write_ledger(seen: OpenSweep) -> None:
-    """Write the table in one step, and have git ignore it in this clone alone. OSError: it cannot be written."""
+    """Write the table in one step; have git ignore a new one, in this clone alone. OSError: it cannot be written."""
     plan, metric = seen.plan, seen.sweep.spec.metric or ""
     if not (plan.ledger and plan.repository):
         return
     data, path = render_ledger(metric, list_rows(seen)).encode(errors="replace"), Path(plan.repository, plan.ledger)
-    with contextlib.suppress(OSError):
+    try:
         if read_regular_file(path) == data:
             return
-    _ignore(Path(plan.repository), plan.ledger)
+    except OSError:
+        _ignore(Path(plan.repository), plan.ledger)
     write_atomic(path, data, mode=0o644, durable=False)
 
 

@@ -57,7 +57,7 @@ class Proposal:
 
 def read_base(repository: Path, base: str = "HEAD") -> str:
     """Return the commit that ``base`` means. BadArgument: it is none, or its files are not all in git."""
-    top = _find_top(repository)
+    top, _ = _find_top(repository)
     commit = _find_commit(top, "base", base)
     try:
         listed = _git(top, "ls-tree", "-r", "-z", commit).split("\0")
@@ -111,7 +111,7 @@ def capture(
         word = hashlib.sha1(json.dumps(params, sort_keys=True, default=str).encode(), usedforsecurity=False).hexdigest()
         tree = _git(repository, "rev-parse", f"{base}^{{tree}}").strip() if base else ""
         return Proposal(base, tree, word, (), "", base)
-    top = _find_top(repository)
+    top, prefix = _find_top(repository)
     base = _find_commit(top, "base", base)
     try:
         with tempfile.TemporaryDirectory(prefix="runward-index-") as held:
@@ -121,10 +121,10 @@ def capture(
                 bases = [*dict.fromkeys((base, *nearer))]
                 base = min(bases, key=lambda commit: _count_lines(top, commit, tree)) if bases[1:] else base
             elif patch is not None:
-                tree = _stage_patch(top, base, patch, _prefix(repository), index)
+                tree = _stage_patch(top, base, patch, prefix, index)
             else:
                 tree = _git(top, "rev-parse", f"{_find_commit(top, 'commit', str(commit))}^{{tree}}").strip()
-            return _describe(top, repository, base, tree, text, named[0], paths, protect)
+            return _describe(top, prefix, base, tree, text, named[0], paths, protect)
     except (OSError, subprocess.SubprocessError) as error:
         raise BadArgument(named[0], f"{describe_git_error(error)}.") from error
 
@@ -183,7 +183,7 @@ def _stage_patch(top: Path, base: str, patch: str, prefix: str, index: Mapping[s
 
 def _describe(
     top: Path,
-    repository: Path,
+    prefix: str,
     base: str,
     tree: str,
     text: str,
@@ -191,7 +191,6 @@ def _describe(
     paths: Sequence[str],
     protect: Sequence[str],
 ) -> Proposal:
-    prefix = _prefix(repository)
     words = _git(top, *_DIFF, "--raw", "-z", f"{base}^{{tree}}", tree).split("\0")
     rows, names = words[:-1:2], words[1::2]
     files = tuple(os.path.relpath(name, prefix) if prefix else name for name in names)
@@ -252,7 +251,7 @@ def checkout(repository: Path, commit: str, directory: Path, *, links: Iterable[
     directory.parent.mkdir(parents=True, exist_ok=True)
     words = ("worktree", "add", "--quiet", "--force", "--detach", str(directory), commit)
     run_git_unfiltered(str(repository), *words)
-    there = directory / _prefix(repository)
+    there = directory / _git(repository, "rev-parse", "--show-prefix").strip("\n/")
     link_beside(repository, there, links)
     return there
 
@@ -310,9 +309,11 @@ def _branch(sweep: str) -> str:
     return f"refs/heads/runward/{sweep}"
 
 
-def _find_top(repository: Path) -> Path:
+def _find_top(repository: Path) -> tuple[Path, str]:
+    """Return the top of the work tree, and where the repository's directory is below it."""
     try:
-        return Path(_git(repository, "rev-parse", "--show-toplevel").rstrip("\n"))
+        top, prefix, *_ = _git(repository, "rev-parse", "--show-toplevel", "--show-prefix").split("\n")
+        return Path(top), prefix.strip("/")
     except (OSError, subprocess.SubprocessError) as error:
         cause = f"{repository} is no work tree of git: {describe_git_error(error)}."
         raise BadArgument("cwd", cause, "Run git init there and commit once, or propose params alone.") from error
@@ -325,10 +326,6 @@ def _find_commit(top: Path, argument: str, word: str) -> str:
     if word == "HEAD":
         raise BadArgument("cwd", f"{top} has no commit.", "Commit once.")
     raise BadArgument(argument, f"{top} has no commit {word[:80]!r}.", "Pass one that it has, or a patch.")
-
-
-def _prefix(repository: Path) -> str:
-    return _git(repository, "rev-parse", "--show-prefix").strip("\n/")
 
 
 def _common_directory(repository: Path | str) -> str:
