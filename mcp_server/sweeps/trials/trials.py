@@ -206,7 +206,7 @@ class OpenSweep:
         """
         runs = [run for run in self.trials[trial].runs if run.role == "pair" and run.end == "counted"]
         if self.is_seeded:
-            others = self._by_seed(self.find_opponent(self.trials[trial]))
+            others = self.by_seed(self.find_opponent(self.trials[trial]))
             return [(run.value, others.get(run.seed)) for run in runs]
         own = {run.pair: run.value for run in runs}
         beside = {run.pair: run.value for run in self._beside.get(trial, ()) if run.end == "counted"}
@@ -227,10 +227,11 @@ class OpenSweep:
         screens = [run for run in trial.runs if run.role == "screen" and run.end == "counted"]
         if not screens:
             return math.nan, None
-        others = self._by_seed(self.find_opponent(trial)) if self.is_seeded else {}
+        others = self.by_seed(self.find_opponent(trial)) if self.is_seeded else {}
         return screens[-1].value, others.get(screens[-1].seed)
 
-    def _by_seed(self, trial: str) -> dict[int, float]:
+    def by_seed(self, trial: str) -> dict[int, float]:
+        """Return the values of a trial that count, the screen's too, by their seeds."""
         return {run.seed: run.value for run in self.trials[trial].runs if run.end == "counted"}
 
     @cached_property
@@ -247,8 +248,8 @@ class OpenSweep:
         """The deviation of the differences between runs of one seed, of each trial and what it is compared with."""
         groups = []
         for trial in self.started:
-            others = self._by_seed(self.find_opponent(trial))
-            found = [value - others[seed] for seed, value in self._by_seed(trial.name).items() if seed in others]
+            others = self.by_seed(self.find_opponent(trial))
+            found = [value - others[seed] for seed, value in self.by_seed(trial.name).items() if seed in others]
             groups.append(found if len(found) > 1 else [*found, *(-one for one in found)])  # of one: from no gain
         return pool(groups)
 
@@ -448,9 +449,7 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
         return
     opponent = seen.find_opponent(trial)
     pairs, last = seen.list_pairs(trial.name), max((run.pair for run in trial.runs), default=0)
-    wanted = [AddRun(trial.name, "screen")]
-    if last:
-        wanted = [AddRun(trial.name, "pair", pair=last), AddRun(opponent, "incumbent", trial.name, last)]
+    wanted = list(_pair(seen, trial, opponent, last)) if last else [AddRun(trial.name, "screen")]
     due = [step for each in wanted for step in _repeat(seen, each)]
     yield from due
     if due or any(_list_slot(seen, each)[-1].end is None for each in wanted):
@@ -465,8 +464,7 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     if found.kind in ("pair", "better") and is_late:
         yield Decide(trial.name, "behind", f"{found.why}, and the tip is {seen.tip} now", found)
     elif found.kind == "pair":
-        yield AddRun(trial.name, "pair", pair=last + 1)
-        yield AddRun(opponent, "incumbent", trial.name, last + 1)
+        yield from _pair(seen, trial, opponent, last + 1)
     else:
         yield Decide(trial.name, found.kind, found.why, found)
 
@@ -479,8 +477,15 @@ def _begin(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     elif opponent != seen.tip and not trial.is_apart:
         yield Decide(trial.name, "behind", f"the tip is {seen.tip} now")
     else:
-        yield AddRun(trial.name, "pair", pair=1)
-        yield AddRun(opponent, "incumbent", trial.name, 1)
+        yield from _pair(seen, trial, opponent, 1)
+
+
+def _pair(seen: OpenSweep, trial: OpenTrial, opponent: str, number: int) -> Iterator[AddRun]:
+    """Yield the runs of a pair; where the seed decides, the incumbent's only if it has not run with that seed yet."""
+    yield AddRun(trial.name, "pair", pair=number)
+    seed = next((run.seed for run in trial.runs if (run.role, run.pair) == ("pair", number)), len(trial.runs))
+    if not (seen.is_seeded and seed in seen.by_seed(opponent)):
+        yield AddRun(opponent, "incumbent", trial.name, number)
 
 
 def _is_failure(run: TrialRun) -> bool:

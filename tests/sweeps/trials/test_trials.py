@@ -247,8 +247,8 @@ def test_where_the_seed_decides_a_trial_is_compared_with_the_run_of_its_seed() -
     assert loop.look().is_seeded
     loop.propose("t5")
     loop.add(1.20)  # worse than the mean of the base, better than its run with this seed
-    loop.add(0.71, 1.01)  # beside it a run of the base with a seed that nothing else has
-    loop.add(0.94, 0.9)
+    loop.add(0.71)  # the base has run with the seed of each pair: nothing runs beside them
+    loop.add(0.94)
     found = loop.decide()
     assert (found.trial, found.verdict) == ("t5", "better")
     assert "by runs of one seed alone" in found.why
