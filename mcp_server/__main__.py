@@ -7,7 +7,8 @@ import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.system.own_process import close_memory, take_umask
@@ -23,13 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words and not sys.stdin.isatty():
         words = ["serve"]  # how MCP clients start a server
-    if words == [
-        "hook"
-    ]:  # before each command of an agent: without the arguments of other verbs it takes half the time
+    # Without the arguments of other verbs both take half the time: a hook comes before each command of an agent, and a
+    # client waits for its server.
+    if words == ["hook"]:
         gc.disable()
         return int(import_module("mcp_server.cli.setup.hook").run())
-    parser = import_module("mcp_server.cli.parser").make_parser()
-    arguments = parser.parse_args(words)
+    arguments: Any = SimpleNamespace(command="serve", http=None, open=False)
+    if words != ["serve"]:
+        parser = import_module("mcp_server.cli.parser").make_parser()
+        arguments = parser.parse_args(words)
     if arguments.command is None:
         parser.print_help()
         return 0
@@ -56,11 +59,18 @@ def _serve(address: str | None, *, is_open: bool) -> int:
         _import_server("mcp_server.serve.http").serve_http(address, is_open=is_open)
     elif is_open:
         raise BadArgument("--open", "it belongs to --http HOST:PORT.")
-    elif (status := import_module("mcp_server.system.server_keeper").keep_server()) is not None:
-        return int(status)
+    elif (status := _keep_server()) is not None:
+        return status
     else:
         _import_server("mcp_server.serve.app").serve_stdio()
     return 0
+
+
+def _keep_server() -> int | None:
+    """Become the parent of a server, and return its exit status; None in the process that serves."""
+    answers = import_module("mcp_server.serve.first_answers").FirstAnswers()
+    status: int | None = import_module("mcp_server.system.server_keeper").keep_server(answers.find)
+    return status
 
 
 def _print_odd_names_readably() -> None:

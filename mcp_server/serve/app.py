@@ -260,7 +260,7 @@ class RunChanges(InMemorySubscriptionBus):
 
     async def _announce(self) -> None:
         server = self._server
-        known: tuple[list[str], Mapping[str, object]] = [], {}
+        known: tuple[list[str] | None, Mapping[str, object]] = None, {}
         with server.file_watch.subscribe([server.home.runs, server.home.sweeps]) as subscription:
             while True:
                 with contextlib.suppress(RunwardError, OSError):

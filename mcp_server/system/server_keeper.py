@@ -3,6 +3,7 @@
 It forks the server before much is loaded, and passes messages on by whole lines. What a client has not been answered
 is kept, and repeated to the next server, whose requests are marked with the seconds since they came. An end of the
 client, a signal to this process, an exit with status 0, or one before the first answer, is an end for good.
+While the first server loads, this process may answer in its place: the server is asked all the same, and not heard.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sign
 _INTERNAL_ERROR = -32603
 _HEAD = re.compile(rb'\{"jsonrpc":"2\.0","id":(-?\d+|"(?:[^"\\]|\\.)*"),"(method|result|error)"')
 _LISTENS = b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged"'
+_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 _CALLS_OFF = b'{"jsonrpc":"2.0","method":"notifications/cancelled"'
 
 
@@ -49,15 +51,16 @@ class _Asked(NamedTuple):
     deaths: int = 0
 
 
-def keep_server() -> int | None:
+def keep_server(find_answer: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> int | None:
     """Return None in a process that is to serve, and in its parent, at the end, the exit status.
 
-    State that a server leaves to the next one is in the file ``kept_fd()``.
+    State that a server leaves to the next one is in the file ``kept_fd()``. ``find_answer`` takes a request and
+    returns what any server answers to it at once, None for most.
     """
     try:
         for fd in (0, 1):
             os.fstat(fd)
-        keeper = _Keeper()
+        keeper = _Keeper(find_answer)
     except OSError:  # no client, or no descriptors
         return None
     return keeper.run()
@@ -72,7 +75,8 @@ def kept_fd() -> int | None:
 
 
 class _Keeper:
-    def __init__(self) -> None:
+    def __init__(self, find_answer: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> None:
+        self._find_answer = find_answer
         if hasattr(os, "memfd_create"):
             _kept[0] = os.memfd_create("runward")
         self._news, self._bell = os.pipe()
@@ -85,7 +89,8 @@ class _Keeper:
         self._asked: dict[str, _Asked] = {}
         self._handshake: tuple[str, bytes] | None = None  # the answered request, by its key
         self._initialized = b""
-        self._muted: set[str] = set()
+        self._muted: set[str] = set()  # requests that need no further answer
+        self._acknowledged: set[str] = set()  # subscriptions
         self._held: list[bytes] | None = None  # until the new server has answered the handshake
         self._questions: set[int] = set()
         self._client = bytearray()  # the begin of a line
@@ -199,7 +204,8 @@ class _Keeper:
         self._generation += 1
         self._server.clear()
         known = {self._initialized, *(self._handshake or ())[1:]}
-        unread = [line for line in unread if line not in known]
+        unread = [line for line in unread if line not in known and _key_of(_load(line)) not in self._muted]
+        self._muted.clear()
         new = {key for key in map(_key_of, map(_load, unread)) if key is not None}
         repeats = []
         for key, asked in list(self._asked.items()):
@@ -219,14 +225,18 @@ class _Keeper:
             os.close(fd)
         self._held = None
         if self._handshake is not None:
-            key, line = self._handshake
-            self._muted.add(key)
-            self._to_server.append(line)
-            self._held = [self._initialized] if self._initialized else []
+            self._shake_hands(*self._handshake)
         for line in repeats:
             self._send(line)
         for line in unread:
             self._take_client_line(line)
+
+    def _shake_hands(self, key: str, line: bytes) -> None:
+        """Ask the server for a handshake that the client has, and hold all else until it has answered."""
+        self._handshake = key, line
+        self._muted.add(key)
+        self._to_server.append(line)
+        self._held = []
 
     def _take_unread(self) -> list[bytes]:
         """Return the whole lines for the dead server that it has not read."""
@@ -294,6 +304,10 @@ class _Keeper:
         message = _load(line)
         method, key = message.get("method"), _key_of(message)
         if key is not None:
+            if key not in self._asked:
+                self._acknowledged.discard(key)
+            if not (self._generation or self._has_spoken) and self._answer_first(key, message, line):
+                return
             now_s = time.monotonic()
             self._asked.setdefault(key, _Asked(line, now_s, now_s))
         elif method == "notifications/initialized":
@@ -310,6 +324,21 @@ class _Keeper:
             self._questions.discard(message["id"])
             line = line if not generation else json.dumps({**message, "id": number}).encode() + b"\n"
         self._send(line)
+
+    def _answer_first(self, key: str, message: Mapping[str, Any], line: bytes) -> bool:
+        """Answer in the place of the server, as far as that can be done. Return whether the line was passed on."""
+        if (answer := self._find_answer(message)) is None:
+            return False
+        self._tell(answer)
+        if "result" not in answer:  # a subscription, which is open
+            self._acknowledged.add(key)
+            return False
+        if message["method"] == "initialize":
+            self._shake_hands(key, line)
+        else:
+            self._muted.add(key)
+            self._send(line)
+        return True
 
     def _send(self, line: bytes) -> None:
         if self._held is not None:
@@ -352,7 +381,7 @@ class _Keeper:
     def _take_server_line(self, line: bytes) -> None:
         self._has_spoken = True
         if (head := _HEAD.match(line)) is None:
-            if self._generation and line.startswith((_LISTENS, _CALLS_OFF)):
+            if line.startswith((_LISTENS, _CALLS_OFF)):
                 line = self._adapt(line)
             self._to_client += line
             self._deaths_s.clear()
@@ -366,8 +395,9 @@ class _Keeper:
         asked = self._asked.pop(key, None)
         if key in self._muted:
             self._muted.discard(key)
-            held, self._held = self._held or [], None
-            self._to_server.extend(held)
+            if self._held is not None and self._handshake is not None and key == self._handshake[0]:
+                held, self._held = self._held, None
+                self._to_server.extend([self._initialized, *held] if self._initialized else held)
             return
         if asked is not None and head[2] == b"result" and _load(asked.line).get("method") == "initialize":
             self._handshake = (key, asked.line)
@@ -375,12 +405,15 @@ class _Keeper:
         self._deaths_s.clear()
 
     def _adapt(self, line: bytes) -> bytes:
-        """Return a message of a later server as the client may have it: a subscription was confirmed before."""
-        if line.startswith(_LISTENS):
-            return b""
+        """Return a server's message as the client may have it: a subscription is confirmed once."""
         message = _load(line)
+        if line.startswith(_LISTENS):
+            key = json.dumps(message["params"]["_meta"].get(_SUBSCRIPTION))
+            known = key in self._acknowledged
+            self._acknowledged.add(key)
+            return b"" if known else line
         number = message["params"]["requestId"]
-        if not isinstance(number, int):
+        if not (self._generation and isinstance(number, int)):
             return line
         message["params"]["requestId"] = number + self._generation * _QUESTIONS
         return json.dumps(message).encode() + b"\n"

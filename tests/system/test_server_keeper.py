@@ -19,7 +19,18 @@ _SERVER = """
 import json, os, signal, sys
 from mcp_server.system.server_keeper import REPEATED, keep_server, kept_fd
 
-status = keep_server()
+_FIRST = "initialize", "tools/list", "subscriptions/listen"
+
+def find_answer(message):
+    method, number = message["method"], message["id"]
+    if "GATE" not in os.environ or method not in _FIRST:
+        return None
+    if method == "subscriptions/listen":
+        params = {"_meta": {"io.modelcontextprotocol/subscriptionId": number}}
+        return {"method": "notifications/subscriptions/acknowledged", "params": params}
+    return {"id": number, "result": {"parent": os.getpid()}}
+
+status = keep_server(find_answer)
 if status is not None:
     sys.exit(status)
 out = os.fdopen(1, "w", buffering=1)
@@ -28,9 +39,13 @@ def send(**message):
     out.write(json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")) + "\\n")
 
 deaths = lambda: len(os.pread(kept_fd(), 1000, 0))
+if "GATE" in os.environ:
+    open(os.environ["GATE"]).read()  # it loads
+seen = []
 for line in os.fdopen(0):
     message = json.loads(line)
     method, params, number = message.get("method"), message.get("params") or {}, message.get("id")
+    seen.append(method)
     repeated = (params.get("_meta") or {}).get(REPEATED)
     if method == "die" and deaths() < params["times"]:
         os.pwrite(kept_fd(), b"x", deaths())
@@ -39,6 +54,11 @@ for line in os.fdopen(0):
         os.kill(os.getpid(), signal.SIGKILL)
     elif method == "exit":
         sys.exit(params["status"])
+    elif method == "subscriptions/listen":
+        params = {"_meta": {"io.modelcontextprotocol/subscriptionId": number}}
+        send(method="notifications/subscriptions/acknowledged", params=params)
+    elif method == "seen":
+        send(id=number, result={"seen": seen, "pid": os.getpid()})
     elif method == "ask":
         send(id=1, method="question")
     elif method is None:
@@ -75,8 +95,8 @@ class _Client:
 
 
 @contextmanager
-def _client() -> Iterator[_Client]:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+def _client(**variables: str) -> Iterator[_Client]:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
     command = [sys.executable, "-c", _SERVER]
     with subprocess.Popen(
         command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -96,6 +116,45 @@ def test_a_client_does_not_notice_that_its_server_was_killed() -> None:
         second = client.ask("list", 1)
         assert second["pid"] != first["pid"]
         assert second["parent"] == first["parent"] == client.process.pid
+
+
+def _ask_first(client: _Client) -> None:
+    """Ask what the parent of a server that loads answers in its place."""
+    assert client.ask("initialize", 0) == {"parent": client.process.pid}
+    client.send("notifications/initialized")
+    assert client.ask("tools/list", 1) == {"parent": client.process.pid}
+    client.send("subscriptions/listen", "news")
+    assert client.read()["method"] == "notifications/subscriptions/acknowledged"
+    client.send("seen", 5)
+
+
+def test_the_first_questions_are_answered_once_while_the_server_loads(tmp_path: Path) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    with _client(GATE=str(gate)) as client:
+        _ask_first(client)
+        gate.write_text("")
+        answer = client.read()
+        assert answer["id"] == 5, "the server's own answers and its confirmation are not passed on"
+        assert answer["result"]["seen"][:3] == ["initialize", "notifications/initialized", "tools/list"]
+        assert client.ask("tools/list", 6)["pid"] == answer["result"]["pid"], "a server that has spoken answers"
+
+
+def test_a_server_that_is_killed_while_it_loads_is_replaced_and_the_client_hears_nothing_twice(tmp_path: Path) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    with _client(GATE=str(gate)) as client:
+        _ask_first(client)
+        (first,) = Path(f"/proc/{client.process.pid}/task/{client.process.pid}/children").read_text().split()
+        server = os.pidfd_open(int(first))
+        os.kill(int(first), signal.SIGKILL)
+        assert select.select([server], [], [], 60)[0], "it has ended"
+        os.close(server)
+        gate.write_text("")  # of the next one
+        answer = client.read()
+        assert answer["id"] == 5
+        assert answer["result"]["pid"] != int(first)
+        assert sorted(answer["result"]["seen"][2:]) == ["seen", "subscriptions/listen"]
+        client.send("subscriptions/listen", "more news")
+        assert client.read()["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "more news"
 
 
 def test_an_open_request_is_repeated_and_says_since_when_it_was_open() -> None:
@@ -176,7 +235,8 @@ def test_the_death_of_the_parent_ends_the_server() -> None:
 
 def test_a_server_that_dies_again_and_again_ends_with_the_reason() -> None:
     program = "import os, signal, sys; from mcp_server.system import server_keeper as keeper; keeper._PAUSE_S = 0.0\n"
-    program += "(status := keeper.keep_server()) is None and os.kill(os.getpid(), signal.SIGTRAP) or sys.exit(status)"
+    program += "status = keeper.keep_server(lambda _: None)\n"
+    program += "status is None and os.kill(os.getpid(), signal.SIGTRAP) or sys.exit(status)"
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     asked = b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n'
     with subprocess.Popen(
