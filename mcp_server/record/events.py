@@ -158,6 +158,7 @@ class RecordEvent(_Numbered, total=False):
     needs: list[str]
     cell: str
     run_id: str
+    host: str  # of several that a sweep runs on
     phase: str
     session: str
     pid: int

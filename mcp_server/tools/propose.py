@@ -24,9 +24,9 @@ from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.trials import proposals, protection
-from mcp_server.sweeps.trials.open_plan import OpenPlan
+from mcp_server.sweeps.trials.open_plan import BASELINE, OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, find_like, list_proposals
-from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial, judge_baseline, make_trial, read_trials
+from mcp_server.sweeps.trials.trials import OpenSweep, OpenTrial, judge_baseline, make_trial, read_trials
 from mcp_server.system.git_state import describe_git_error
 from mcp_server.text.secret_patterns import find_keys, mask_secrets
 from mcp_server.threads import run_in_thread

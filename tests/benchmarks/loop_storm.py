@@ -19,7 +19,8 @@ from mcp import MCPError
 from mcp_server.record.state import posix
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, read_trials
+from mcp_server.sweeps.trials.open_plan import BASELINE
+from mcp_server.sweeps.trials.trials import OpenSweep, read_trials
 from mcp_server.system.processes import command_words
 from tests.benchmarks import processes
 from tests.benchmarks.harness import NotMeasured, Sandbox

@@ -305,6 +305,10 @@ async def test_trials_run_on_other_hosts_as_commits_and_are_guarded_there(sandbo
         assert trials[1].why.endswith("changed while it ran: prepare.py")
         runs = [run for run in sandbox.store.list_runs() if run.spec.sweep == sweep_id]
         assert {bool(run.spec.mirror) for run in runs} == {True, False}, "here and there"
+        seen = read_trials(sandbox.store.sweeps.observe(sweep_id))
+        beside = {run.pair: run.host for run in seen.trials["t0"].runs if run.against == "t1"}
+        assert beside == {run.pair: run.host for run in seen.trials["t1"].runs if run.pair}, "a pair is on one host"
+        assert beside, "it was kept by pairs"
         await agent.kill(sweep_id)
     repository = Path(arguments["common"]["cwd"])  # the host has a clone there, which takes the commits
     assert len(git(repository, "worktree", "list").splitlines()) == 1, "no worktree is left, here or there"

@@ -38,6 +38,7 @@ from mcp_server.sweeps.conductor.trial_watch import guard_of, prepare_trial
 from mcp_server.sweeps.plan.filling import apply_overrides, fill_names, make_request, name_arguments
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.plan.search import Trial, TrialState, parse_search, propose
+from mcp_server.sweeps.trials.trials import find_host_beside, read_trials
 from mcp_server.threads import run_in_thread
 
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that this machine refuses
@@ -153,7 +154,7 @@ class CellLauncher:
 
     def _note_start(self, cell: Cell, run: Run) -> None:
         text = f"{cell.name} is launched as {run.run_id}."
-        self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id)
+        self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id, host=run.spec.host or None)
 
     async def launch(self, sweep: Sweep, state: CellState) -> Run | None:
         """Launch a cell; return its run, or None where it was refused, for now or for good."""
@@ -166,10 +167,11 @@ class CellLauncher:
                 free = {name: value for name, value in inherited.items() if name not in cell.fixed}
                 cell = replace(cell, params=params, launch=apply_overrides(cell.launch, free))
                 cell = spell_switches(fill_names(cell, sweep.sweep_id))
-            number = len(state.runs) + 1
+            number, beside = len(state.runs) + 1, ""
             if sweep.spec.open is not None:
+                beside = find_host_beside(read_trials(sweep), cell.name)
                 cell = await run_in_thread(prepare_trial, sweep, cell, self.store.sweeps.files_of(sweep), number)
-            run = await self._launch_anywhere(sweep.spec, cell, number)
+            run = await self._launch_anywhere(sweep.spec, cell, number, beside)
         except LaunchUnanswered as error:
             self._doubt(cell, error)
             return None
@@ -228,9 +230,10 @@ class CellLauncher:
         """Let a cell be launched at once: a run has ended, so that its GPUs may be free."""
         self._pauses = {place: pause for place, pause in self._pauses.items() if pause.cause}
 
-    async def _launch_anywhere(self, spec: SweepSpec, cell: Cell, number: int) -> Run:
+    async def _launch_anywhere(self, spec: SweepSpec, cell: Cell, number: int, beside: str = "") -> Run:
         """Launch a cell here, or on the first of the sweep's hosts, taking turns, that has its GPUs free.
 
+        ``beside``: the host of the run that it is compared with; no other one is asked while that is known to answer.
         A host that is known to be away is not waited for while another one answers, and of several hosts each is asked
         for one launch at a time: one that falls silent in the midst of it holds up no other.
         """
@@ -239,6 +242,7 @@ class CellLauncher:
         refusals: list[GpusNotFree | HostUnreachable | LaunchFailed] = []
         order = [spec.hosts[(self._turn + turn) % len(spec.hosts)] for turn in range(len(spec.hosts))]
         near = [host for host in order if not is_known_away(self.store.home.hosts / host)]
+        near = [beside] if beside in near else near
         left, is_busy = near or order, False
         while (host := next((host for host in left if not self._busy[host]), None)) is not None:
             left.remove(host)

@@ -29,11 +29,10 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_ahead
 from mcp_server.sweeps.plan.open_cells import MEASURED, fill_trial
 from mcp_server.sweeps.trials import proposals
-from mcp_server.sweeps.trials.open_plan import OpenPlan
+from mcp_server.sweeps.trials.open_plan import BASELINE, OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, list_proposals
 from mcp_server.sweeps.trials.trials import (
     APART,
-    BASELINE,
     CLEARED,
     AddRun,
     Decide,

@@ -17,8 +17,8 @@ from mcp_server.sweeps.plan.plan import check_common
 from mcp_server.sweeps.plan.plan_checks import spell_switches
 from mcp_server.sweeps.trials import proposals, protection
 from mcp_server.sweeps.trials.ledger import check_ledger
-from mcp_server.sweeps.trials.open_plan import NO_GIT, OpenPlan, parse_open
-from mcp_server.sweeps.trials.trials import BASELINE, describe_kept, read_trials
+from mcp_server.sweeps.trials.open_plan import BASELINE, NO_GIT, OpenPlan, parse_open
+from mcp_server.sweeps.trials.trials import describe_kept, read_trials
 from mcp_server.text.formatting import join_some
 
 MEASURED = "--- measured by the command of the sweep ---"  # a line of the log: only what follows gives the metric

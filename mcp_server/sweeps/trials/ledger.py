@@ -14,7 +14,8 @@ from typing import Any
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.code.kept_sources import run_git
-from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial
+from mcp_server.sweeps.trials.open_plan import BASELINE
+from mcp_server.sweeps.trials.trials import OpenSweep, OpenTrial
 from mcp_server.system.files import open_regular, read_end, read_regular_file, write_atomic
 
 _LAST = ("trial", "base", "by", "n", "sd", "gain_sd", "steps", "runs")

@@ -13,6 +13,7 @@ from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.text.near_names import find_near_names
 
 OPEN, NO_GIT = "open", "none"
+BASELINE = "t0"  # the name of the base among the trials
 _MOST_TRIALS, _MOST_RUNS = 1000, 20
 LANGUAGE = (
     'E.g. {"strategy": "open", "budget": 100, "hours": 8, "protect": ["prepare.py"], "measure": "python evaluate.py"}.'

@@ -5,62 +5,27 @@ Whoever conducts it next comes to the same step, so that none is left out and no
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import posix
-from mcp_server.record.sweeps.sweep_state import LIVE, SKIPPED, WAITING, CellState, Sweep
-from mcp_server.sweeps.trials.open_plan import OpenPlan
+from mcp_server.record.sweeps.sweep_state import SKIPPED, CellState, Sweep
+from mcp_server.sweeps.trials.open_plan import BASELINE, OpenPlan
 from mcp_server.sweeps.trials.statistics import Noise, drifts, pool
-from mcp_server.sweeps.trials.verdicts import Judgement, Rule, TrialEvidence, judge
-from mcp_server.text.formatting import shorten_facts
+from mcp_server.sweeps.trials.trial_runs import MOST_AGAIN, TrialRun, list_runs
+from mcp_server.sweeps.trials.verdicts import NEAR, Judgement, Rule, TrialEvidence, judge
 
-BASELINE = "t0"  # the name of the base itself
 ON_MERIT = ("kept", "discarded", "undecided", "behind")
 CLEARED = "cleared"  # of a suspect: somebody has read its diff
 APART = "apart"  # it does not merge with the tip: its base is what it can be compared with
 _FLAGS: Mapping[str, str] = {CLEARED: "is_cleared", APART: "is_apart"}  # after these the trial goes on
-_CONTENDED, _MOST_AGAIN = 0.8, 2  # of the incumbent's steps; repeats of a run that made fewer, or that failed
 _MOST_IDLE = 12  # runs of the incumbent, up to which a free lease measures it once more
 # The seed decides where the variance between runs of one seed is below this share of that between others; with this df.
 _ALIKE, _FEWEST_ALIKE = 0.2, 3
 _MOST_BAD = 2  # runs of the base without a value
-_LINE_CHARS = 200
-
-
-@dataclass(frozen=True)
-class TrialRun:
-    """A cell of a trial. ``role``: baseline, screen, pair, incumbent (in a pair of ``against``) or idle.
-
-    ``end``: None until it is over and measured; ``counted``, ``contended``, or the verdict that it means for its trial.
-    """
-
-    cell: CellState
-    trial: str
-    role: str
-    against: str = ""
-    pair: int = 0
-    end: str | None = None
-    why: str = ""
-    steps: int | None = None
-
-    @property
-    def slot(self) -> tuple[str, str, str, int]:
-        """Its place in the comparison, which a repeated run has too."""
-        return self.trial, self.role, self.against, self.pair
-
-    @property
-    def seed(self) -> int:
-        """The number of the cell, which a command may name as its seed."""
-        return int(self.cell.params.get("seed") or 0)
-
-    @property
-    def value(self) -> float:
-        """Its value, where it counts."""
-        return self.cell.value if self.cell.value is not None else float("nan")
 
 
 @dataclass(frozen=True)
@@ -161,10 +126,17 @@ class OpenSweep:
         """The deviation of single runs, pooled over all trials."""
         return pool(self.list_counted(name) for name in self.trials)
 
+    @property
+    def has_hosts(self) -> bool:
+        """Whether it runs on several hosts."""
+        return len(self.sweep.spec.hosts) > 1
+
     @cached_property
-    def has_drift(self) -> bool:
-        """Whether the runs of those that were incumbents drift."""
-        return drifts(self.list_counted(name) for name in self.kept)
+    def alone(self) -> str:
+        """Why the differences of pairs count alone: on each of several hosts, or in a drift, runs are more alike."""
+        if self.has_hosts:
+            return "the hosts may differ"
+        return "the incumbent drifts" if drifts(self.list_counted(name) for name in self.kept) else ""
 
     @cached_property
     def kept(self) -> list[str]:
@@ -223,12 +195,19 @@ class OpenSweep:
         return found
 
     def find_screen(self, trial: OpenTrial) -> tuple[float, float | None]:
-        """Return the first run's value, NaN without one, and where the seed decides, the incumbent's with its seed."""
+        """Return the first run's value, NaN without one, and the incumbent's, if it is compared with a part of them.
+
+        Where the seed decides that is its run with this seed; on several hosts the mean of the newest ones on this.
+        """
         screens = [run for run in trial.runs if run.role == "screen" and run.end == "counted"]
         if not screens:
             return math.nan, None
-        others = self.by_seed(self.find_opponent(trial)) if self.is_seeded else {}
-        return screens[-1].value, others.get(screens[-1].seed)
+        last, opponent = screens[-1], self.find_opponent(trial)
+        if self.is_seeded:
+            return last.value, self.by_seed(opponent).get(last.seed)
+        runs = [run for run in self.trials[opponent].runs if run.end == "counted" and run.role != "screen"]
+        near = [run.value for run in runs if run.host == last.host] if self.has_hosts else []
+        return last.value, statistics.fmean(near[-NEAR:]) if near else None
 
     def by_seed(self, trial: str) -> dict[int, float]:
         """Return the values of a trial that count, the screen's too, by their seeds."""
@@ -266,17 +245,12 @@ def read_trials(sweep: Sweep) -> OpenSweep:
     """Return the trials of an open sweep."""
     plan = OpenPlan.of(sweep.spec)
     base = OpenTrial(BASELINE, "the base", sweep.spec.owner, "", plan.base, verdict="kept")
-    trials, added, measured = {BASELINE: base}, dict[str, RecordEvent](), dict[str, RecordEvent]()
-    tip, verdicts, told = BASELINE, list[str](), dict[str, dict[str, Any]]()
+    trials, tip, verdicts, told = {BASELINE: base}, BASELINE, list[str](), dict[str, dict[str, Any]]()
     pending: RecordEvent | None = None
     for event in sweep.events:
         kind, name = event["kind"], event.get("trial", "")
         if kind == "proposed":
             trials.setdefault(name, make_trial(name, event))
-        elif kind == "cell_added":
-            added.setdefault(event.get("cell", ""), event)
-        elif kind == "cell_measured":
-            measured[event.get("run_id", "")] = event
         elif kind == "tip":
             pending = event
         elif kind == "verdict" and name in trials:
@@ -288,105 +262,18 @@ def read_trials(sweep: Sweep) -> OpenSweep:
             flags = {_FLAGS[str(verdict)]: True, "verdict": None} if verdict in _FLAGS else {}
             told.setdefault(name, {}).update(facts, why=own.get("why", ""), **flags)
             verdicts += [] if flags else [str(verdict)]
-    runs = _list_runs(sweep, plan, trials, added, measured)
+    runs = list_runs(sweep, plan, trials)
     found = {
-        name: replace(trial, is_over=sweep.ended, runs=_find_contended(runs[name], runs), **told.get(name, {}))
+        name: replace(trial, is_over=sweep.ended, runs=runs[name], **told.get(name, {}))
         for name, trial in trials.items()
     }
     return OpenSweep(sweep, plan, found, tip, pending, verdicts)
-
-
-def _list_runs(
-    sweep: Sweep,
-    plan: OpenPlan,
-    trials: Iterable[str],
-    added: Mapping[str, RecordEvent],
-    measured: Mapping[str, RecordEvent],
-) -> dict[str, list[TrialRun]]:
-    """Return the runs of each trial; ``added``: the events of cells, ``measured``: those of runs."""
-    runs: dict[str, list[TrialRun]] = {name: [] for name in trials}
-    is_timed = not any(cell.state == "finished" for cell in sweep.cells[: plan.baseline_runs])
-    for cell in sweep.cells:
-        place: Mapping[str, Any] = added.get(cell.cell.name, {"trial": BASELINE, "role": "baseline"})
-        name = place.get("trial", "")
-        if name in runs:
-            role, against, pair = place.get("role", ""), place.get("against", ""), place.get("pair", 0)
-            figure: Mapping[str, Any] | None = measured.get(cell.run_id or "")
-            end = _judge_end(cell, figure, plan, sweep.spec.metric or "", is_timed=is_timed)
-            steps = (figure or {}).get("step", cell.end.get("step"))
-            runs[name].append(TrialRun(cell, name, role, against, pair, *end, steps))
-    return runs
 
 
 def make_trial(name: str, facts: Mapping[str, Any]) -> OpenTrial:
     """Return a trial as it was proposed: the facts of its file, or of the event that reports it."""
     names = ("text", "by", "base", "commit", "tree", "patch_id", "files", "params", "origin", "verdict", "why")
     return OpenTrial(name, **{each: facts[each] for each in names if facts.get(each) is not None})
-
-
-def _judge_end(
-    cell: CellState, measured: Mapping[str, Any] | None, plan: OpenPlan, metric: str, *, is_timed: bool
-) -> tuple[str | None, str]:
-    """Return what the end of a run means, and why, failures before values: one of a run that broke a rule is none.
-
-    ``is_timed``: every run of the base ended at its time limit, which is the length of a training then.
-    """
-    end = cell.end
-    if cell.state in (WAITING, LIVE, SKIPPED):
-        return None, ""
-    if cell.state not in ("finished", "timed_out"):
-        failure = end.get("failure") or {}
-        told = ": ".join(filter(None, (failure.get("kind"), failure.get("line"))))
-        advice = failure.get("correction") or failure.get("advice")  # another proposal follows, no launch
-        why = ". ".join(filter(None, ((told or str(end.get("text") or cell.state)).rstrip(". "), advice)))
-        return "crash", shorten_facts(why, _LINE_CHARS)
-    if measured is None:
-        return None, ""
-    if end.get("params"):
-        return "crash", "a retry changed what it ran with, so it is not what was proposed"
-    if changed := measured.get("changed_files"):
-        return "invalid", f"changed while it ran: {', '.join(changed[:3])}"
-    peak, most = end.get("peak_mib"), plan.limits.get("peak_gpu_mib")
-    if most is not None and peak is not None and peak > most:
-        return "over_limit", f"peak GPU memory {peak:g} MiB, the limit is {most:g}"
-    if cell.bad_end:
-        line = (end.get("failure") or {}).get("line")
-        what = f"its training diverged: {line}" if cell.has_diverged else f"{metric} ended as {cell.bad_end}"
-        return "not_finite", shorten_facts(what, _LINE_CHARS)
-    if cell.state == "timed_out" and not is_timed:
-        return "timed_out", "its time limit ended it; the base takes less"
-    if cell.value is None:
-        end_of = "timed_out" if cell.state == "timed_out" else "no_metric"
-        return end_of, f"{'measure printed' if plan.measure else 'it gave'} no number named so, e.g. {metric}: 0.5"
-    return "counted", ""
-
-
-def _find_contended(own: Sequence[TrialRun], runs: Mapping[str, Sequence[TrialRun]]) -> tuple[TrialRun, ...]:
-    """Return runs of a trial, those that made fewer steps than the base as ``contended``, at most twice of a slot.
-
-    A trial whose whole runs all make fewer steps is slower by itself.
-    """
-    usual = _usual_steps([run for run in runs[BASELINE] if run.end == "counted"])
-    counts: dict[tuple[str, str, str, int], int] = {}
-    found: list[TrialRun] = []
-    for run in own:
-        if usual is None or run.end != "counted" or run.role == "baseline":
-            found.append(run)
-            continue
-        least = min(
-            filter(None, (usual, _usual_steps([each for each in found if each.end == "counted"]))), default=None
-        )
-        is_slow = least is not None and run.steps is not None and run.steps < _CONTENDED * least
-        if is_slow and counts.get(run.slot, 0) < _MOST_AGAIN:
-            counts[run.slot] = counts.get(run.slot, 0) + 1
-            run = replace(run, end="contended", why=f"{run.steps} steps, others {least:g}")  # noqa: PLW2901 - the same run
-        found.append(run)
-    return tuple(found)
-
-
-def _usual_steps(runs: Sequence[TrialRun]) -> float | None:
-    steps = [run.steps for run in runs if run.steps is not None]
-    return statistics.median(steps) if steps else None
 
 
 def find_steps(seen: OpenSweep, room: int, now_s: float, *, is_idle: bool = False) -> list[Step]:
@@ -457,7 +344,7 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     screen, beside = seen.find_screen(trial)
     evidence = TrialEvidence(
         *(screen, seen.list_counted(opponent), seen.noise, pairs, seen.differences),
-        *(seen.has_drift, seen.is_seeded, beside, trial.is_cleared),
+        *(seen.alone, seen.is_seeded, beside, trial.is_cleared),
     )
     found = judge(seen.rule, evidence, opponent)
     is_late = opponent != seen.tip and (found.kind == "better" or not trial.is_apart)
@@ -481,10 +368,15 @@ def _begin(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
 
 
 def _pair(seen: OpenSweep, trial: OpenTrial, opponent: str, number: int) -> Iterator[AddRun]:
-    """Yield the runs of a pair; where the seed decides, the incumbent's only if it has not run with that seed yet."""
+    """Yield the runs of a pair; where the seed decides, the incumbent's only if it has not run with that seed yet.
+
+    On several hosts the incumbent's follows the other, to where that began.
+    """
     yield AddRun(trial.name, "pair", pair=number)
-    seed = next((run.seed for run in trial.runs if (run.role, run.pair) == ("pair", number)), len(trial.runs))
-    if not (seen.is_seeded and seed in seen.by_seed(opponent)):
+    own = next((run for run in trial.runs if (run.role, run.pair) == ("pair", number)), None)
+    seed = len(trial.runs) if own is None else own.seed
+    is_early = seen.has_hosts and (own is None or own.cell.run_id is None)
+    if not is_early and not (seen.is_seeded and seed in seen.by_seed(opponent)):
         yield AddRun(opponent, "incumbent", trial.name, number)
 
 
@@ -500,8 +392,17 @@ def _list_slot(seen: OpenSweep, place: AddRun) -> list[TrialRun]:
 def _repeat(seen: OpenSweep, place: AddRun) -> Iterator[AddRun]:
     """Yield the run of a place in the comparison that is missing, or whose last one does not count."""
     runs = _list_slot(seen, place)
-    if not runs or (runs[-1].end not in (None, "counted") and len(runs) <= _MOST_AGAIN):
+    if not runs or (runs[-1].end not in (None, "counted") and len(runs) <= MOST_AGAIN):
         yield place
+
+
+def find_host_beside(seen: OpenSweep, cell: str) -> str:
+    """Return the host on which the other run of a cell's pair has begun, "" where there is none."""
+    runs = {run.cell.cell.name: run for trial in seen.trials.values() for run in trial.runs}
+    own = runs[cell]
+    pair = (own.against or own.trial, own.pair)
+    others = (run.host for run in runs.values() if run.host and (run.against or run.trial, run.pair) == pair)
+    return next(others, "") if own.pair else ""
 
 
 def name_cell(seen: OpenSweep, trial: str, further: int = 0) -> str:

@@ -4,8 +4,8 @@ A first run, the screen, only says whether more are worth their time: the best o
 counts. Then the trial and the incumbent run in pairs, side by side. From the second pair on, the trial is kept once its
 mean is better than that of all runs of the incumbent by more than chance: one-sided t, the deviation pooled over all
 trials, 5 % divided over the looks. It is given up where the pairs that are left would hardly prove it. Where the
-machine drifts, older runs of the incumbent say nothing about now, and the differences of pairs count alone. Where the
-seed decides, the differences of runs with one seed do.
+machine drifts, older runs of the incumbent say nothing about now, and the differences of pairs count alone; so on
+several hosts, on one of which both runs of a pair are. Where the seed decides, those of runs with one seed do.
 """
 
 import math
@@ -22,7 +22,7 @@ CHANCE = 0.05  # of a trial that is no better, over all looks
 _SCREEN_SD, _LEAST_SD = 0.75, 0.5
 _HOPE = 0.1  # the least chance to be kept in the end that is worth another pair
 _FEWEST_DIFFERENCES = 3  # degrees of freedom, from which on the noise between runs of a pair is known
-_NEAR = 3  # runs of a drifting incumbent, the newest, which a screen is compared with
+NEAR = 3  # runs of a drifting incumbent, or on one host, the newest, which a screen is compared with
 _FEWEST = 2  # pairs before a trial is kept
 
 Kind = Literal["pair", "better", "discarded", "undecided", "suspect"]
@@ -43,8 +43,9 @@ class TrialEvidence:
     """The values of a trial and of its incumbent, in the order in which the runs began.
 
     ``pairs``: the trial's value and the incumbent's beside it, None where that run failed. ``differences``: the noise
-    of these differences over all trials. ``is_seeded``: they are of runs with one seed, as is ``beside`` of the
-    screen. ``is_cleared``: somebody looked at a gain that was too good.
+    of these differences over all trials. ``alone``: why they count alone, else empty. ``is_seeded``: they are of runs
+    with one seed. ``beside``: the incumbent's value for the screen, if not that of all its runs. ``is_cleared``:
+    somebody looked at a gain that was too good.
     """
 
     screen: float
@@ -52,7 +53,7 @@ class TrialEvidence:
     noise: Noise
     pairs: Sequence[tuple[float, float | None]] = ()
     differences: Noise = field(default_factory=Noise)
-    has_drift: bool = False
+    alone: str = ""
     is_seeded: bool = False
     beside: float | None = None
     is_cleared: bool = False
@@ -63,9 +64,14 @@ class TrialEvidence:
 
         What two runs side by side share, a load of the machine, hides no gain from them.
         """
-        if self.is_seeded or self.differences.df < _FEWEST_DIFFERENCES:
-            return (self.differences if self.is_seeded else self.noise).sd
-        return min(self.noise.sd, self.differences.sd / math.sqrt(2))
+        return self.differences.sd if self.is_seeded else min(self.noise.sd, self.of_pairs.sd / math.sqrt(2))
+
+    @property
+    def of_pairs(self) -> Noise:
+        """The noise of differences, before that is known as if the runs of a pair had nothing in common: not above."""
+        if self.is_seeded or self.differences.df >= _FEWEST_DIFFERENCES:
+            return self.differences
+        return Noise(math.sqrt(2) * self.noise.sd, self.noise.df)
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,8 @@ def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judge
     own, looks = [one for one, _ in seen.pairs], len(seen.pairs)
     differences = [one - other for one, other in seen.pairs if other is not None]
     runs = looks
-    if (seen.has_drift or seen.is_seeded) and differences:
-        gain, noise, others = rule.sign * statistics.fmean(differences), seen.differences, math.inf
+    if (seen.alone or seen.is_seeded) and differences:
+        gain, noise, others = rule.sign * statistics.fmean(differences), seen.of_pairs, math.inf
         runs = len(differences)
     else:
         gain = rule.sign * (statistics.fmean(own) - statistics.fmean(seen.incumbent))
@@ -124,7 +130,7 @@ def _find_hope(gain: float, most: float, sd: float, looks: int, others: float, r
 
 
 def _judge_screen(rule: Rule, seen: TrialEvidence, name: str) -> Judgement:
-    near = seen.incumbent[-_NEAR:] if seen.has_drift else seen.incumbent
+    near = seen.incumbent[-NEAR:] if seen.alone else seen.incumbent
     gain = rule.sign * (seen.screen - (statistics.fmean(near) if seen.beside is None else seen.beside))
     told = _tell(rule, seen, name, seen.screen, 1, gain)
     if seen.noise.sd and gain > rule.suspect_sd * seen.noise.sd and not seen.is_cleared:
@@ -141,7 +147,7 @@ def _tell(rule: Rule, seen: TrialEvidence, name: str, mean: float, n: int, gain:
     """Return both means, n, and the gain in units of the noise."""
     sd = seen.noise.sd
     by = f"{gain / sd:+.2g} sd" if sd else f"{significant(rule.sign * gain):+g}, noise 0"
-    drift = ", by pairs alone: the incumbent drifts" if seen.has_drift else ""
+    drift = f", by pairs alone: {seen.alone}" if seen.alone else ""
     drift = ", by runs of one seed alone: it decides" if seen.is_seeded else drift
     other = statistics.fmean(seen.incumbent)
     return f"{significant(mean):g} (n {n}) against {name} {significant(other):g} (n {len(seen.incumbent)}): {by}{drift}"

@@ -6,7 +6,8 @@ from collections import Counter
 
 from mcp_server.record.state import posix
 from mcp_server.record.sweeps.sweep_state import Sweep
-from mcp_server.sweeps.trials.trials import BASELINE, OpenSweep, OpenTrial, read_trials
+from mcp_server.sweeps.trials.open_plan import BASELINE
+from mcp_server.sweeps.trials.trials import OpenSweep, OpenTrial, read_trials
 from mcp_server.text.formatting import round_known, shorten_facts, significant
 from mcp_server.views.sweep_status import KeptTrial, TrialsStatus
 
@@ -49,7 +50,7 @@ def line_of_trial(trial: OpenTrial, *, with_why: bool = False) -> str:
 def _doubt_noise(seen: OpenSweep) -> str | None:
     if seen.noise.df and not seen.noise.sd:
         return "Repeated runs are identical: is it measured at all, or is the seed fixed?"
-    return "The incumbent's runs drift: differences of pairs count alone." if seen.has_drift else None
+    return f"Differences of pairs count alone: {seen.alone}." if seen.alone else None
 
 
 def _explain_runs(seen: OpenSweep) -> str | None:

@@ -16,6 +16,7 @@ from mcp_server.sweeps.trials.trials import (
     EndSweep,
     OpenSweep,
     Step,
+    find_host_beside,
     find_steps,
     make_trial,
     read_trials,
@@ -29,10 +30,10 @@ BASE = (1.0, 1.01, 0.99, 1.0)
 class Loop:
     """Events of an open sweep whose loss is to fall."""
 
-    def __init__(self, **plan: Any) -> None:
+    def __init__(self, *hosts: str, **plan: Any) -> None:
         self.plan = OpenPlan(**{"budget": 10, "base": "c0", **plan})
         cells = tuple(Cell(f"t0.{n}", "1", {"trial": "t0", "seed": n}, {"command": "true"}) for n in range(4))
-        self.spec = SweepSpec("s", "s", cells=cells, metric="loss", goal="min", open=self.plan.facts())
+        self.spec = SweepSpec("s", "s", cells=cells, metric="loss", goal="min", open=self.plan.facts(), hosts=hosts)
         self.events: list[RecordEvent] = []
         self.note("conducting")
 
@@ -41,7 +42,7 @@ class Loop:
 
     def end(self, cell: str, value: float | None = None, state: str = "finished", **measured: Any) -> None:
         run = {"cell": cell, "run_id": f"r-{cell}"}
-        self.note("cell_started", **run)
+        self.note("cell_started", **run, host=measured.pop("host", None))
         failed = {"failure": {"kind": "python_error", "line": "ValueError: bad"}} if state == "failed" else {}
         self.note(
             "cell_failed" if failed else "cell_ended", **run, state=state, step=measured.pop("step", 100), **failed
@@ -252,6 +253,32 @@ def test_where_the_seed_decides_a_trial_is_compared_with_the_run_of_its_seed() -
     found = loop.decide()
     assert (found.trial, found.verdict) == ("t5", "better")
     assert "by runs of one seed alone" in found.why
+
+
+def test_on_several_hosts_both_runs_of_a_pair_and_a_screens_rivals_are_on_one() -> None:
+    loop = Loop("slow", "fast")
+    for number, value in enumerate((1.0, 0.9, 1.01, 0.91)):  # the fast one makes more steps in its time
+        loop.end(f"t0.{number}", value, host=("slow", "fast")[number % 2])
+    loop.propose("t1")
+    loop.add(0.9, host="fast")
+    assert loop.decide().verdict == "discarded", "better than the mean of all, and no better there"
+    loop.note("verdict", trial="t1", verdict="discarded")
+    loop.propose("t2")
+    loop.add(0.8, host="fast")
+    assert loop.steps() == [AddRun("t2", "pair", pair=1)]
+    loop.note("cell_added", cell="t2.1", trial="t2", role="pair", pair=1)
+    assert loop.steps() == [], "it has not begun, so nobody knows where the incumbent belongs"
+    loop.end("t2.1", 0.9, host="slow")
+    assert loop.steps() == [AddRun("t0", "incumbent", "t2", 1)]
+    loop.note("cell_added", cell="t0.4", trial="t0", role="incumbent", against="t2", pair=1)
+    assert find_host_beside(loop.look(), "t0.4") == "slow"
+    assert (find_host_beside(loop.look(), "t2.1"), find_host_beside(loop.look(), "t2.0")) == ("slow", "")
+    loop.end("t0.4", 1.0, host="slow")
+    for beside in (0.9, 0.91, 0.9):  # until the noise of differences is known, which the hosts have no part in
+        loop.add(beside - 0.1, host="fast")
+        loop.add(beside, host="fast")
+    found = loop.decide()
+    assert (found.verdict, "by pairs alone: the hosts may differ" in found.why) == ("better", True), found.why
 
 
 def test_a_suspect_waits_and_goes_on_once_it_is_cleared() -> None:

@@ -79,7 +79,7 @@ def test_a_gain_has_to_be_above_the_least_that_is_asked_for() -> None:
 def test_where_the_incumbent_drifts_the_differences_of_pairs_count_alone() -> None:
     old_and_new = (0.90, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02)
     pairs = ((0.97, 1.0), (0.98, 1.02), (0.96, 1.0))
-    drifting = {"incumbent": old_and_new, "differences": Noise(0.006, 6), "has_drift": True}
+    drifting = {"incumbent": old_and_new, "differences": Noise(0.006, 6), "alone": "the incumbent drifts"}
     found = judge(LOSS, seen(0.96, *pairs, **drifting))
     assert found.kind == "better"
     assert "by pairs alone: the incumbent drifts" in found.why
