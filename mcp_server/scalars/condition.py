@@ -151,9 +151,9 @@ def first_match(condition: Condition, points: PointArrays, after: int = 0) -> in
     return after + first if matches[first] else None
 
 
-def describe_value(tag: str, value: float, step: int | None) -> str:
+def describe_value(tag: str, value: float, step: int | None, unit: str = "") -> str:
     """Return a value as text, such as ``Train/mean_reward = 20.4 at step 900``."""
-    return f"{tag} = {value:.4g}" + ("" if step is None else f" at step {step}")
+    return f"{tag} = {value:.4g}{unit}" + ("" if step is None else f" at step {step}")
 
 
 def _unquote(tag: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from mcp_server.command.outputs import list_redirected
 from mcp_server.diagnosis.progress.custom_loops import is_quoted
 from mcp_server.diagnosis.progress.named_values import (
+    COUNT_WORDS,
     HELD_OUT,
     LOSS,
     QUALITY,
@@ -24,6 +25,7 @@ from mcp_server.diagnosis.progress.named_values import (
     classify_name,
     find_named_values,
 )
+from mcp_server.diagnosis.progress.step_counters import parse_count
 from mcp_server.diagnosis.progress.tables import is_row
 from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
 from mcp_server.record.run_directory import RunDir
@@ -61,6 +63,13 @@ _CELLS = compile_lazily(f"[{_TABLE_SIGNS}]")
 _WORKER = compile_lazily(r"^\s*\([^()]* pid=\d+[^()]*\)")  # of Ray, before a line of its
 _LINES_AFTER_TITLE = 6  # without a table: the title was of something else
 
+# A count that begins a line, or stands behind another: `══ iteration 5 of 60`, `ep 3/16 it 00780/00800`.
+_COUNT = compile_lazily(
+    r"(?i)(?:^[^A-Za-z]{0,60}(?:train(?:ing)?\W{1,5})?|\d[\d,]*[\])]?\W{1,5})"
+    rf"(?P<word>{'|'.join(filter(str.isascii, sorted(COUNT_WORDS)))})"
+    r"\s{0,3}[:=#]?\s{0,3}[\[(]?(?P<count>\d[\d,]*)(?![\w.%])"
+)
+
 LogPoints = list[tuple[int | None, float]]
 
 
@@ -70,6 +79,7 @@ class LogMetrics:
 
     ``printed``: the same numbers, and others, by the program's own names (``critic/score/mean``). ``log``: the file,
     None without points. ``step``, ``headlines``: the step at its end, and the metrics that wait_run shows then.
+    ``counts``: what it counts, by its own words (``iteration``). ``percents``: of ``printed``, those in per cent.
     """
 
     points: Mapping[str, LogPoints]
@@ -78,6 +88,8 @@ class LogMetrics:
     printed: Mapping[str, LogPoints] = field(default_factory=dict)
     step: int | None = None
     headlines: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, LogPoints] = field(default_factory=dict)
+    percents: frozenset[str] = frozenset()
 
     def select(self, pattern: str) -> dict[str, LogPoints]:
         """Return the points of the names that ``pattern`` means: of the product's, else of the program's own."""
@@ -119,7 +131,7 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
         lines = lines[marks[-1] + 1 :] if marks else []
     for line in reversed(lines):
         spaced = {each["name"]: float(each["value"]) for each in _RX.spaced_value.finditer(line)}
-        named = {**spaced, **_find_own_names(line)}
+        named = {**spaced, **{own: value for own, (value, _) in _find_own_names(line).items()}}
         if found := match_tags(name, named):
             return named[found[-1]]
     return None
@@ -175,6 +187,8 @@ class _LogReader:
         self._baseline = _BaselineReader()
         self._points: dict[str, LogPoints] = {}
         self._printed: dict[str, LogPoints] = {}
+        self._counts: dict[str, LogPoints] = {}
+        self._percents: set[str] = set()
         self._rows: list[tuple[str, list[MetricLine], bool]] = []  # of an open table
         self._offset, self._is_cut, self._rest, self._seen = 0, False, b"", b""
 
@@ -229,7 +243,18 @@ class _LogReader:
             at = step if reading is readings[-1] else reading.at  # the last is of this line
             _add(self._points, at, (pair for pair in reading.metrics.items() if not is_bar or self._is_new(*pair)))
         if not is_quoted(line):
-            _add(self._printed, step, _find_own_names(line).items())
+            named = _find_own_names(line)
+            _add(self._printed, step, ((name, value) for name, (value, _) in named.items()))
+            self._percents.update(name for name, (_, is_percent) in named.items() if is_percent)
+            _add(self._counts, step, self._find_counts(line))
+
+    def _find_counts(self, line: str) -> Iterator[tuple[str, float]]:
+        """Yield what ``line`` counts, by its own words or by the column of its table."""
+        if (row := self._progress.count_of_row) is not None:
+            yield row[0], float(row[1])
+        for match in _COUNT.finditer(line):
+            if (count := parse_count(match["count"])) is not None:
+                yield match["word"].lower(), float(count)
 
     def _is_new(self, name: str, value: float) -> bool:
         measure, before = classify_name(name), self._points.get(name)
@@ -245,7 +270,9 @@ class _LogReader:
                 points.setdefault(name, []).insert(0, (0, value))
         source = self._log if points or printed else None
         progress = self._progress
-        return LogMetrics(points, tuple(self._notes()), source, printed, progress.step, dict(progress.metrics))
+        counts = {name: list(pairs) for name, pairs in self._counts.items()}
+        now = progress.step, dict(progress.metrics)
+        return LogMetrics(points, tuple(self._notes()), source, printed, *now, counts, frozenset(self._percents))
 
     def _notes(self) -> list[str]:
         return [_CUT] * self._is_cut + [_SLOW_PATTERN] * (self._search is not None and self._search.is_over)
@@ -260,17 +287,22 @@ def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[
             points.setdefault(name, []).append((step, value))
 
 
-def _find_own_names(line: str) -> dict[str, float]:
-    """Return the numbers of ``line`` by its own names, the first of each; neither its settings nor a model's size."""
+def _find_own_names(line: str) -> dict[str, tuple[float, bool]]:
+    """Return the numbers of ``line`` by its own names, the first of each, and whether it is in per cent.
+
+    Neither its settings nor a model's size are among them.
+    """
     line = _WORKER.sub("", line, count=1)
     cells = [cell.strip() for cell in _CELLS.split(line) if cell.strip()] if is_row(line) else []
     line = ": ".join(cells) if len(cells) == 2 else line  # noqa: PLR2004 - a name and its number
-    named: dict[str, float] = {}
-    for found in _RX.own_name.finditer(_RX.parameters.split(line, 1)[0]):
+    named: dict[str, tuple[float, bool]] = {}
+    text = _RX.parameters.split(line, 1)[0]
+    for found in _RX.own_name.finditer(text):
         name = found["name"].strip("'\" ").rpartition(" with ")[2]
         if not _RX.no_metric.search(name):
             with contextlib.suppress(ValueError):
-                named.setdefault(name, float(found["value"].replace(",", "")))
+                is_percent = text[found.end() :].lstrip().startswith("%")
+                named.setdefault(name, (float(found["value"].replace(",", "")), is_percent))
     return named
 
 

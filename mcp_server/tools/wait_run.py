@@ -1,7 +1,7 @@
 """wait_run: waiting for the next event of runs."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.metric_wait import MetricWait, check_possible
 from mcp_server.runs.wait.selection import WaitSpec, look_once, select
 from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
-from mcp_server.scalars.from_log import LogPoints, read_log_metrics
+from mcp_server.scalars.from_log import LogMetrics, read_log_metrics
 from mcp_server.store.freshness import refresh
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
@@ -167,10 +167,9 @@ def start_metric_wait(server: ServerContext, spec: WaitSpec) -> MetricWait | Non
     if (condition := spec.condition) is None:
         return None
 
-    def read_printed(run: Run) -> Mapping[str, LogPoints]:
+    def read_printed(run: Run) -> LogMetrics:
         server.store.fetch_log(run)
-        log = read_log_metrics(run, server.store.run_directory(run.run_id))
-        return {**log.printed, **log.points}
+        return read_log_metrics(run, server.store.run_directory(run.run_id))
 
     return MetricWait(server.scalars, condition, spec.run_ids, spec.positions, read_printed)
 

@@ -232,3 +232,28 @@ def test_a_log_that_was_cut_off_or_replaced_is_read_from_its_beginning(tmp_path:
 def test_a_number_is_found_behind_the_name_that_somebody_said(tmp_path: Path, line: str, value: float | None) -> None:
     (tmp_path / "log").write_text(f"val_loss: 9\n---\n{line}\n")
     assert read_printed_value(tmp_path / "log", "val_loss", "---") == value
+
+
+@pytest.mark.parametrize(
+    ("form", "word"),
+    [
+        ("══ iteration {} of 60 ══\n║ loss {} ║", "iteration"),
+        ("--- round {}\n   total loss : {}", "round"),
+        ("[10:00:01] ep {}/9 it 00780/00800 :: loss {}", "ep"),
+        ("Train Epoch [{}/9] loss {}", "epoch"),
+        ("epoch | loss | AP\n {}/9 | {} | 0.5", "epoch"),
+    ],
+)
+def test_a_program_s_own_word_for_its_count_has_that_count(tmp_path: Path, form: str, word: str) -> None:
+    lines = [line for n in range(1, 9) for line in form.format(n, 1 / n).splitlines()]
+    RunDir(tmp_path).log(1).parent.mkdir(parents=True)
+    RunDir(tmp_path).log(1).write_text("\n".join([*lines, "learning rate decays at epoch 500", ""]))
+    counts = read_log_metrics(make_run(), RunDir(tmp_path)).counts[word]
+    assert [value for _, value in counts][-3:] == [6.0, 7.0, 8.0]
+
+
+def test_names_printed_in_per_cent_are_known(tmp_path: Path) -> None:
+    lines = [f"step {n}/9 loss: {1 / n:.3f}, success: {n}.5 %, top-1 accuracy: 1{n}%" for n in range(1, 10)]
+    RunDir(tmp_path).log(1).parent.mkdir(parents=True)
+    RunDir(tmp_path).log(1).write_text("\n".join([*lines, ""]))
+    assert read_log_metrics(make_run(), RunDir(tmp_path)).percents == {"success", "top-1 accuracy"}

@@ -62,6 +62,7 @@ HEADLINES = (
 )
 _SORTS = {one["sort"]: frozenset(one["words"].split()) for one in _BLOCKS if "sort" in one}
 _STEPS, _EPOCHS, _NOT_SO_FAR, _VERBS = _SORTS["step"], _SORTS["epoch"], _SORTS["plan"], _SORTS["verb"]
+COUNT_WORDS = _STEPS | _EPOCHS
 _SCOPES = _SORTS["scope"] | {""}
 _UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  # updates are made, never planned
 

@@ -105,10 +105,12 @@ class ColumnTables:
 
     A column counts by its name, or as in files: it rises by 1 in each row. ``restarts``: how many headers came again
     with a count that began anew, as each training of fastai prints one. ``earlier``: lines that prove to be rows now.
+    ``count``: the column that counts, and its number in the last line, if that was a row.
     """
 
     def __init__(self) -> None:
         self.restarts = 0
+        self.count: tuple[str, int] | None = None
         self.earlier: list[tuple[str, _Row]] = []
         self._above: deque[str] = deque(maxlen=_HEADER_LINES)
         self._columns: list[str] = []
@@ -118,7 +120,7 @@ class ColumnTables:
 
     def read_line(self, line: str) -> _Row | None:
         """Return the count and the metrics of a row, without a step 0; None for any other line."""
-        self.earlier = []
+        self.earlier, self.count = [], None
         row = _read_numbers(line) if _ROW.match(line) else None
         if row is None:
             if not _RULE.match(line):
@@ -179,6 +181,7 @@ class ColumnTables:
         if not any(not measured.bits & COUNTS for measured, _, _ in values):
             return None
         self._last, total = count, parse_integer(match[2]) if match[2] else None
+        self.count = self._columns[self._counter].lower(), count
         if name is not None and name.bits & EPOCH:
             return StepReading(CounterRank.EPOCH, "epoch of a row", epoch=count, epochs=total), values
         reading = StepReading(CounterRank.STEP, "step of a row", count, total) if count else None

@@ -171,6 +171,11 @@ class ProgressTracker:
         return words if self.round == 1 else f"round {self.round}, {words}"
 
     @property
+    def count_of_row(self) -> tuple[str, int] | None:
+        """The name and the number that count in the last line, if that was a row of columns."""
+        return self._tables.count
+
+    @property
     def step_s(self) -> float | None:
         """Seconds per step: observed, or as printed by the framework when all lines arrived at once."""
         return self._lead.speed.step_s

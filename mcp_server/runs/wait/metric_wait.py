@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mcp_server.diagnosis.progress.named_values import COUNT_WORDS
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
@@ -19,7 +20,7 @@ from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.locate import MetricLocation
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.series import Series
-from mcp_server.scalars.tag_names import best_direction, is_held_out
+from mcp_server.scalars.tag_names import best_direction, is_held_out, match_tags
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for
@@ -27,10 +28,12 @@ from mcp_server.threads import run_in_thread, use_threads_for
 FACTS = ("step", conditions.PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a run, beside its metrics
 SWEEP_FACTS = (conditions.PROGRESS, "elapsed_s")
 _MOST_TAG_CHARS, _MOST_VALUES, _MOST_NAMED = 60, 3, 4
+_PERCENT = 100.0
+_STALE, _LEAST_AHEAD = 4, 100  # times as far, and steps, that a file is ahead which counts otherwise
 _MISSPELT = 0.8  # how alike a name and the one that is meant are
 _REST_SHARE = 20.0  # times as long as it took to read a log until it is read again
 
-ReadPrinted = Callable[[Run], Mapping[str, Sequence[tuple[int | None, float]]]]
+ReadPrinted = Callable[[Run], LogMetrics]
 
 
 @dataclass(frozen=True)
@@ -84,25 +87,32 @@ class MetricWait:
         """
         checks, wanted = [self._checks[run.run_id] for run in runs], self._condition.tag
         tags = [tag.lower() for check in checks for tag in check.other_tags or ()]
-        if wanted.lower() in FACTS or any(check.position.told or not check.other_tags for check in checks):
+        if any(check.position.told for check in checks):
             return False
-        if not all(isinstance(run, Run) and run.made_a_step and not run.ended for run in runs):
-            return False
-        may_come = is_held_out(wanted) or best_direction(wanted) == "max"
-        if may_come and not difflib.get_close_matches(wanted.lower(), tags, n=1, cutoff=_MISSPELT):
-            return False
+        if not any(check.is_off_scale for check in checks):
+            if wanted.lower() in {*FACTS, *COUNT_WORDS} or any(not check.other_tags for check in checks):
+                return False
+            if not all(isinstance(run, Run) and run.made_a_step and not run.ended for run in runs):
+                return False
+            may_come = is_held_out(wanted) or best_direction(wanted) == "max"
+            if may_come and not difflib.get_close_matches(wanted.lower(), tags, n=1, cutoff=_MISSPELT):
+                return False
         for check in checks:
             check.position = replace(check.position, told=True)
         return True
 
     def describe_unmet(self, runs: Sequence[Watched], *, ended: bool) -> str | None:
         """Return why the condition is not met: the newest values, or that no run has the metric, or none ever will."""
-        if not ended and (why := find_impossible(self._condition, runs)) is not None:
-            return f"It is never met: {why}."
         checks = list(self._checks.values())
+        condition = self._condition
+        if checks and all(check.counts_steps for check in checks):  # by the program's own word, such as `iteration`
+            condition = replace(condition, tag="step")
+        if not ended and (why := find_impossible(condition, runs)) is not None:
+            return f"It is never met: {why}."
         tells = ended or self._condition.tag.lower() not in FACTS  # of live runs the answer has these anyway
         if tells and (values := [check.newest for check in checks if check.newest]):
-            return f"Not met: {', '.join(values[:_MOST_VALUES])}."
+            scale = " All its values are from 0 to 1." if any(check.is_off_scale for check in checks) else ""
+            return f"Not met: {', '.join(values[:_MOST_VALUES])}.{scale}"
         other_tags = [check.other_tags for check in checks]
         if not all(tags is not None for tags in other_tags):
             return None
@@ -182,10 +192,13 @@ class MetricCheck:
         self.places = ""  # where they were looked for
         self.newest = ""  # the newest value, as text
         self.met: tuple[str, float, int | None] | None = None  # tag, value and step of the curve that met the condition
+        self.is_off_scale = False  # a number above 1 is compared with values from 0 to 1
+        self.counts_steps = False  # the condition is on what the program calls its step
         self._scalars, self._condition = scalars, condition
         self._is_first = True
         self._read_printed, self._printed_points = read_printed, 0
         self._next_read_s = 0.0
+        self._is_percent = False  # the run prints it in per cent
 
     def check(self, run: Watched) -> str | None:
         """Return e.g. ``Train/mean_reward = 20.4 at step 900`` where the condition holds, else None. Blocks."""
@@ -205,7 +218,7 @@ class MetricCheck:
             return self.newest if self._condition.is_reached(facts[name]) else None
         series = self._find_series(run)
         if self.position.tag is not None:
-            return None if series is None else self._check_points(self.position.tag, series)
+            return None if series is None else self._check_points(self.position.tag, series, run)
         self.position = replace(self.position, checked=0)  # every point that appears from now on is new
         printed = _printed_metrics(run)
         if (tag := conditions.resolve_tag(self._condition, list(printed))) is not None:
@@ -235,7 +248,8 @@ class MetricCheck:
         if self._read_printed is None or (begun_s < self._next_read_s and not run.ended):
             self.other_tags = None if self._printed_points else others
             return None
-        named = self._read_printed(run)
+        log = self._read_printed(run)
+        named = {**log.counts, **log.printed, **log.points}
         self._next_read_s = time.monotonic() + _REST_SHARE * (time.monotonic() - begun_s)
         if (tag := conditions.resolve_tag(self._condition, list(named))) is None:
             self.other_tags = [*others, *(name for name in named if name not in others)]
@@ -244,13 +258,29 @@ class MetricCheck:
         first = self._printed_points if self._printed_points or self._condition.includes_past else len(points) - 1
         first, self._printed_points = min(first, len(points) - 1), len(points)
         step, value = points[-1]
-        self.newest = conditions.describe_value(tag, value, step)
+        self.counts_steps = tag in log.counts and value == log.step
+        sign = " %" if tag in log.percents and tag not in log.points else ""
+        self.newest = conditions.describe_value(tag, value, step, sign)
         met = next((point for point in points[max(0, first) :] if self._condition(point[1])), None)
-        return None if met is None else self._meet(tag, met[1], met[0])
+        if met is None:
+            return None
+        self.met = (tag, met[1], met[0])
+        return conditions.describe_value(tag, met[1], met[0], sign)
 
-    def _meet(self, tag: str, value: float, step: int | None) -> str:
-        self.met = (tag, value, step)
-        return conditions.describe_value(tag, value, step)
+    def _find_scale(self, series: Series, run: Run) -> float:
+        """Return 100 for a curve from 0 to 1 that the run prints in per cent, where the number is meant so; else 1."""
+        number = self._condition.number
+        self.is_off_scale = False
+        is_share = bool(((series.values >= 0) & (series.values <= 1)).all())
+        if not (self._condition.sign and 1 < number <= _PERCENT and is_share):
+            return 1.0
+        self._is_percent = self._is_percent or (
+            self._read_printed is not None and bool(match_tags(self._condition.tag, self._read_printed(run).percents))
+        )
+        if self._is_percent:
+            return _PERCENT
+        self.is_off_scale = True
+        return 1.0
 
     def _find_series(self, run: Run) -> Series | None:
         """Return the condition's series, None where there is none yet; choose its tag."""
@@ -287,7 +317,8 @@ class MetricCheck:
     def _wall_s(self) -> float:
         return -math.inf if self.position.wall is None else self.position.wall
 
-    def _check_points(self, tag: str, series: Series) -> str | None:
+    def _check_points(self, tag: str, series: Series, run: Run) -> str | None:
+        """Check the new points. What files count otherwise than the run's output is told as that."""
         count = len(series.values)
         if not count:
             return None
@@ -311,9 +342,22 @@ class MetricCheck:
             late=int(series.late),
             wall=wall if math.isfinite(wall) else None,
         )
-        self.newest = conditions.describe_value(tag, float(series.values[-1]), int(series.steps[-1]))
-        index = conditions.first_match(self._condition, points, first)
-        return None if index is None else self._meet(tag, float(points.values[index]), int(points.steps[index]))
+        scale, known, total = self._find_scale(series, run), *map(run.progress.get, ("step", "total_steps"))
+        # The progress of a fast run may be some seconds old.
+        most = total if isinstance(total, int) else known * _STALE + _LEAST_AHEAD if isinstance(known, int) else None
+        counted = "" if most is None or count_alike(int(series.steps[-1]), most) else ", as its files count"
+
+        def describe(among: Series, at: int) -> str:
+            value = float(among.values[at])
+            percent = f" ({scale * value:.4g} %)" if scale > 1 else ""
+            return conditions.describe_value(tag, value, int(among.steps[at]), percent) + counted
+
+        self.newest = describe(series, -1)
+        index = conditions.first_match(replace(self._condition, number=self._condition.number / scale), points, first)
+        if index is None:
+            return None
+        self.met = (tag, float(points.values[index]), int(points.steps[index]))
+        return describe(points, index)
 
 
 def name_source(location: MetricLocation, tag: str) -> MetricSource:

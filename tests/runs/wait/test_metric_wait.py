@@ -18,6 +18,7 @@ from mcp_server.runs.wait.cursors import MetricPosition
 from mcp_server.runs.wait.metric_wait import MetricCheck, MetricWait, check_possible
 from mcp_server.runs.wait.waiting import decide, find_reason
 from mcp_server.scalars.condition import parse_condition
+from mcp_server.scalars.from_log import LogMetrics, LogPoints
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.state_home import StateHome
 from tests.support.event_records import append, header, points
@@ -194,13 +195,48 @@ PRINTED = [(1, 0.1), (2, 0.4), (3, 0.2)]
 
 def test_a_run_that_only_prints_is_checked_by_its_own_names_too(tmp_path: Path) -> None:
     scalars, condition = Scalars(StateHome(tmp_path / "state")), parse_condition("critic/score/mean >= 0.4")
-    shown = {"critic/score/mean": PRINTED[:1]}
-    check = MetricCheck(scalars, condition, MetricPosition(), lambda _: shown)
+    shown: dict[str, LogPoints] = {"critic/score/mean": [*PRINTED[:1]]}
+    check = MetricCheck(scalars, condition, MetricPosition(), lambda _: LogMetrics({}, printed=shown))
     assert check.check(live(tmp_path)) is None
-    shown["critic/score/mean"] = PRINTED  # two more since
+    shown["critic/score/mean"] = [*PRINTED]  # two more since
     ended = replace(live(tmp_path), state="finished")
     assert check.check(ended) == "critic/score/mean = 0.4 at step 2"
     assert check.newest == "critic/score/mean = 0.2 at step 3"
+
+
+def check_printed(tmp_path: Path, until: str, log: LogMetrics, **progress: Any) -> MetricCheck:
+    check = MetricCheck(Scalars(StateHome(tmp_path / "state")), parse_condition(until), MetricPosition(), lambda _: log)
+    check.check(replace(live(tmp_path), progress=progress))
+    return check
+
+
+async def test_the_word_by_which_a_program_counts_its_steps_means_them(tmp_path: Path) -> None:
+    log = LogMetrics({}, counts={"iteration": [(4, 4.0), (5, 5.0)]}, step=5)
+    assert check_printed(tmp_path, "iteration >= 5", log).met == ("iteration", 5.0, 5)
+    run = replace(live(tmp_path), progress={"step": 5, "total_steps": 14})
+    scalars, condition = Scalars(StateHome(tmp_path / "state")), parse_condition("iteration >= 40")
+    wait = MetricWait(scalars, condition, ["cfm-7kqz"], {}, lambda _: log)
+    assert await wait.check([run]) is None
+    assert wait.describe_unmet([run], ended=False) == "It is never met: total_steps of cfm-7kqz: 14."
+
+
+async def test_a_share_that_is_printed_in_per_cent_is_compared_in_per_cent_and_any_other_is_told_to_be_one(
+    tmp_path: Path,
+) -> None:
+    csv(tmp_path, "step,rollout/success", "2048,0.1", "4096,0.48")
+    log = LogMetrics({}, percents=frozenset({"success"}))
+    met = check_printed(tmp_path, "success >= 30", log, step=2)
+    assert met.newest == "rollout/success = 0.48 (48 %) at step 4096, as its files count"
+    assert met.met == ("rollout/success", 0.48, 4096)
+    assert check_printed(tmp_path, "success >= 0.3", log, step=2).met == ("rollout/success", 0.48, 4096)
+    assert check_printed(tmp_path, "success >= 30", LogMetrics({}), step=2).met is None
+    scalars, run = Scalars(StateHome(tmp_path / "state")), replace(live(tmp_path), progress={"step": 4096})
+    wait = MetricWait(scalars, parse_condition("success >= 30"), ["cfm-7kqz"], {}, lambda _: LogMetrics({}))
+    assert await wait.check([run]) is None
+    assert wait.tell_unknown([run]), "at once"
+    said = "Not met: rollout/success = 0.48 at step 4096. All its values are from 0 to 1."
+    assert wait.describe_unmet([run], ended=False) == said
+    assert not wait.tell_unknown([run]), "once"
 
 
 @pytest.mark.parametrize(
