@@ -6,7 +6,7 @@ import hashlib
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +21,8 @@ from mcp_server.text.secret_patterns import mask_source
 _COMMIT_CHARS, _MOST_FILES, _MOST_FUNCTIONS = 10, 8, 4
 _DIFF_BYTES, _CONTEXT = 1 << 20, 3  # lines of a hunk before its first change
 _HUNK = re.compile(r"@@ -\S+ \+(\d+)\S* @@$")
-_DEFINITION = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+\w+")
-# A changed line that defines something, and the definition that git names above a hunk.
-_DEFINED = re.compile(r"^(?:@@ .*? @@\s*|[-+]\s*)(?:async\s+)?(?:def|class)\s+(?P<name>\w+)", re.MULTILINE)
+_DEFINITION = re.compile(r"(?P<indent>\s*)(?:async\s+)?(?:def|class)\s+(?P<name>\w+)")
+_ABOVE = re.compile(r"@@ .*? @@ ?(?P<text>.*)")  # the definition that git names above a hunk
 _SECTION = re.compile(r"^diff --git a/(?P<path>.+?) b/.*$", re.MULTILINE)
 
 
@@ -226,9 +225,23 @@ def name_functions(diff: str) -> list[str]:
     for number, start in enumerate(starts):
         end = starts[number + 1].start() if number + 1 < len(starts) else len(diff)
         names = functions.setdefault(start["path"], {})
-        names.update(dict.fromkeys(found["name"] for found in _DEFINED.finditer(diff, start.end(), end)))
+        names.update(dict.fromkeys(_list_changed(diff[start.end() : end].splitlines())))
     return [
         f"{path.rpartition('/')[2]} ({join_some(list(names), _MOST_FUNCTIONS)})"
         for path, names in functions.items()
         if names
     ]
+
+
+def _list_changed(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the functions and classes around the changed lines of hunks. Code that is not indented is in none."""
+    name, indent = "", 0
+    for line in lines:
+        above = _ABOVE.match(line)
+        text = above["text"] if above else line[1:]
+        if found := _DEFINITION.match(text):
+            name, indent = found["name"], len(found["indent"])
+        elif above or (text.strip() and len(text) - len(text.lstrip()) <= indent):
+            name = ""
+        if name and line[:1] in ("-", "+") and text.strip():
+            yield name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.store.attribution.attribution import OwnFiles
+from mcp_server.store.attribution.attribution import OwnFiles, is_root
 from mcp_server.store.attribution.claims import FileFacts, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
@@ -50,14 +50,12 @@ def _entry(entry: os.DirEntry[str]) -> FileEntry | None:
 def result_roots(run: Run, own: OwnFiles) -> list[Path]:
     """Return where a run leaves files: its result directory, its working directory, others that it wrote or names.
 
-    A home directory and ``/`` are left out, since too many other files are stored there, but not the directories in
-    them that the run names or wrote into, nor what a person stated.
+    A home directory, /tmp and ``/`` are left out, since too many other files are stored there, but not the directories
+    in them that the run names or wrote into, nor what a person stated.
     """
-    paths = [Path(path) for path in (own.claims.result_dir, run.spec.cwd) if path] + own.roots()
-    if Path(run.spec.cwd) == Path.home():
-        paths += [path for path in map(Path, sorted(own.claims.named | own.claims.beside)) if path.is_dir()]
+    paths = [path for path in (own.claims.result_dir, run.spec.cwd) if path and is_root(path)]
     stated = [path if path.is_dir() else path.parent for path in map(Path, own.claims.results)]
-    return list(dict.fromkeys([*(path for path in paths if path not in (Path("/"), Path.home())), *stated]))
+    return list(dict.fromkeys([*map(Path, paths), *own.roots(), *stated]))
 
 
 def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:

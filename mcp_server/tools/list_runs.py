@@ -171,10 +171,8 @@ def _list_sweeps(
     if state == "live" or is_narrow:
         return lines or None
     count = max(len(left), len(server.store.sweeps.list_ids()) - len(shown))
-    return [
-        *lines,
-        *([f"{count} {'more' if lines else 'ended'}: {', '.join(left[:_MOST_SWEEPS])}"] if left else []),
-    ] or None
+    named = ", ".join(left[:_MOST_SWEEPS]) + (" and others" if count > _MOST_SWEEPS else "")
+    return [*lines, *([f"{count} {'more' if lines else 'ended'}: {named}"] if left else [])] or None
 
 
 async def _list_others(ctx: Call) -> Others:

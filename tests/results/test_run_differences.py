@@ -141,9 +141,14 @@ def test_code_without_git_is_compared_by_what_was_kept_and_functions_are_named(t
         ("@@ -1,0 +1,2 @@\n+async def fetch():\n+    return 2\n", ["train.py (fetch)"]),
         ("@@ -9,1 +9,1 @@ class Agent(Base):\n-        a = 1\n+        a = 2\n", ["train.py (Agent)"]),
         ("@@ -1,1 +1,1 @@\n-x = 1\n+x = 2\n", []),
+        (
+            "@@ -9,3 +9,3 @@ def ctc(x):\n     return x\n def wer(x):\n-    return 1\n+    return 2\n",
+            ["train.py (wer)"],
+        ),
+        ("@@ -9,2 +9,3 @@ def main():\n     run()\n main()\n+# the end\n", []),
     ],
 )
-def test_the_functions_of_a_diff_are_those_above_its_hunks_and_in_changed_lines(hunk: str, named: list[str]) -> None:
+def test_the_functions_of_a_diff_are_those_around_its_changed_lines(hunk: str, named: list[str]) -> None:
     head = "diff --git a/src/train.py b/src/train.py\n--- a/src/train.py\n+++ b/src/train.py\n"
     assert name_functions(head + hunk) == named
 

@@ -29,7 +29,6 @@ FACTS = ("step", conditions.PROGRESS, "elapsed_s", "eta_s", "attempt")  # of a r
 SWEEP_FACTS = (conditions.PROGRESS, "elapsed_s")
 _MOST_TAG_CHARS, _MOST_VALUES, _MOST_NAMED = 60, 3, 4
 _PERCENT = 100.0
-_STALE, _LEAST_AHEAD = 4, 100  # times as far, and steps, that a file is ahead which counts otherwise
 _MISSPELT = 0.8  # how alike a name and the one that is meant are
 _REST_SHARE = 20.0  # times as long as it took to read a log until it is read again
 
@@ -342,10 +341,8 @@ class MetricCheck:
             late=int(series.late),
             wall=wall if math.isfinite(wall) else None,
         )
-        scale, known, total = self._find_scale(series, run), *map(run.progress.get, ("step", "total_steps"))
-        # The progress of a fast run may be some seconds old.
-        most = total if isinstance(total, int) else known * _STALE + _LEAST_AHEAD if isinstance(known, int) else None
-        counted = "" if most is None or count_alike(int(series.steps[-1]), most) else ", as its files count"
+        scale = self._find_scale(series, run)
+        counted = ", as its files count" if _counts_otherwise(run) else ""
 
         def describe(among: Series, at: int) -> str:
             value = float(among.values[at])
@@ -395,9 +392,15 @@ def show_moment(run: Run, met: MetPoint, log: LogMetrics) -> Run:
     step, metrics = known, run.progress.get("metrics")
     if log.step is not None and log.step >= step:
         step, metrics = log.step, {name: _plain(value) for name, value in log.headlines.items()}
-    if met.step > step and count_alike(met.step, step):
+    is_read_from_file = bool(run.progress.get("read_from")) and not _counts_otherwise(run)
+    if met.step > step and (is_read_from_file or count_alike(met.step, step)):
         step, metrics = met.step, {met.tag: _plain(met.value)}
     return replace(run, progress={**run.progress, "step": step, "metrics": metrics, **_shorten_rest(run, step - known)})
+
+
+def _counts_otherwise(run: Run) -> bool:
+    """Return whether its supervisor has found that a run's files count other steps than its output."""
+    return str(run.progress.get("read_from") or "").startswith("output; ")
 
 
 def _plain(value: float) -> float | str:

@@ -104,16 +104,22 @@ class OwnFiles:
             self._uncertain[path] = None
 
     def roots(self) -> list[Path]:
-        """Return the directories outside the working directory that hold, or may hold, files of the run."""
+        """Return the directories that hold, or may hold, files of the run, without those below its working directory.
+
+        Below one such as /tmp, which is not searched, they are among them.
+        """
         claims = self.claims
         paths = [*claims.tensorboard, *claims.results, *sorted(claims.named), *sorted(claims.beside)]
         paths += sorted(claims.mentioned)
-        outside = [path for path in dict.fromkeys(paths) if not is_within(path, claims.cwd) and is_root(path)]
+        is_searched = is_root(claims.cwd)
+        outside = [
+            path for path in dict.fromkeys(paths) if is_root(path) and not (is_searched and is_within(path, claims.cwd))
+        ]
         return [Path(path) for path in outside if not any(path != one and is_within(path, one) for one in outside)]
 
     def describe_places(self) -> str:
         """Return where the run's files are looked for, as the end of a sentence."""
-        below = [str(path) for path in (self.claims.cwd, *self.roots()) if path and str(path) != "/"]
+        below = [str(path) for path in (self.claims.cwd, *self.roots()) if str(path) and is_root(str(path))]
         count = len(self.claims.written)
         opened = f" and at {count} file{'s' if count > 1 else ''} that it had open" if count else ""
         return f"looked below {join_some(below, _NAMED_IN_NOTE) or 'no directory'}{opened}"

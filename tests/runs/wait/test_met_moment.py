@@ -41,6 +41,12 @@ def test_the_row_has_the_newest_moment_that_is_known(
     }
 
 
+def test_a_file_that_the_step_is_read_from_counts_as_the_run_does(tmp_path: Path) -> None:
+    run = replace(live(tmp_path), progress={"step": 100, "metrics": {"wer": 30.11}, "read_from": "exp/history.json"})
+    shown = show_moment(run, MetPoint(run.run_id, "wer", 22.82, 150), LogMetrics({})).progress
+    assert (shown["step"], shown["metrics"]) == (150, {"wer": 22.82})
+
+
 def test_an_ended_run_and_one_of_several_trainings_stay_as_they_are(tmp_path: Path) -> None:
     log, point = LogMetrics({}, step=89), MetPoint("cfm-7kqz", "reward", 3.0, 89)
     ended = replace(live(tmp_path), state="finished", progress=NOTED)

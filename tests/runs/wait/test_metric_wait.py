@@ -225,7 +225,7 @@ async def test_a_share_that_is_printed_in_per_cent_is_compared_in_per_cent_and_a
 ) -> None:
     csv(tmp_path, "step,rollout/success", "2048,0.1", "4096,0.48")
     log = LogMetrics({}, percents=frozenset({"success"}))
-    met = check_printed(tmp_path, "success >= 30", log, step=2)
+    met = check_printed(tmp_path, "success >= 30", log, step=2, read_from="output; tb/events has step 4096")
     assert met.newest == "rollout/success = 0.48 (48 %) at step 4096, as its files count"
     assert met.met == ("rollout/success", 0.48, 4096)
     assert check_printed(tmp_path, "success >= 0.3", log, step=2).met == ("rollout/success", 0.48, 4096)

@@ -244,3 +244,11 @@ def test_claims_of_others_are_read_at_the_first_file_and_once() -> None:
     assert (own.is_settled, asked) == (True, [])
     assert [own.judge(weights), own.judge(weights)] == [(Verdict.OWN, Rank.WRITTEN)] * 2
     assert (own.is_settled, asked) == (False, ["others"])
+
+
+def test_below_a_directory_of_all_only_places_of_the_run_are_searched() -> None:
+    claims = Claims("a-1111", "/tmp", named=frozenset({"/tmp/out"}), beside=frozenset({"/tmp", "/data/x"}))
+    assert OwnFiles(claims).roots() == [Path("/tmp/out"), Path("/data/x")]
+    assert OwnFiles(replace(claims, cwd="/tmp/a")).roots() == [Path("/tmp/out"), Path("/data/x")]
+    assert OwnFiles(replace(claims, cwd="/tmp/out")).roots() == [Path("/data/x")]
+    assert OwnFiles(claims).describe_places() == "looked below /tmp/out, /data/x"
