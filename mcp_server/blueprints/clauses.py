@@ -172,7 +172,7 @@ def split_clauses(text: str, *, keeps_durations: bool = True) -> list[Clause]:
                 and (is_aside or _OF_WRITER.search(above.text))
             ):
                 clauses.pop()  # "i'm in a meeting (90 min)"
-                said, clause = f"{above.written}, {said}", f"{above.text} takes {clause}"
+                said, clause = f"{above.written}, {said}", f"{RULE.sub(' ', above.text)} takes {clause}"
             clauses.append(Clause(said, clause, tuple(seconds), is_aside))
         start, sign = end, normal[begin:end].strip()[:1]
     return clauses

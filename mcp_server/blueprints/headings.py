@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server.blueprints.markdown import LINE_BREAK, SourceLine, strip_bold
+from mcp_server.text.durations import find_durations, normalize
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("blueprints/patterns", "headings")
@@ -38,6 +39,9 @@ _FEWEST_BARE = 3  # words alone on their lines that begin sections, in a documen
 # Sections of one value: behind it, words alone on a line begin something else.
 SINGLE = frozenset({"codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time"})
 
+
+# Their own names need no colon before a value: `exp_result_dir /x/out`.
+_VALUED = SINGLE | {"tensorboard"}
 
 # Strengths. Names that are not the section's own count only where its own name is absent.
 HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL, BARE = 5, 4, 3, 2, 1, 0, -1
@@ -160,6 +164,7 @@ def _find_own_name(clean: str, level: int, *, is_bold: bool, is_listed: bool) ->
         name, rest = find_section(bracketed[1] if bracketed else clean[:end]), clean[end:].lstrip("*_`")
         separator = _RX.separator.match(rest)
         is_sure = is_bold or bool(separator) or (not is_listed if bracketed else has_hashes)
+        is_sure = is_sure or ("_" in clean[:end] and name in _VALUED and is_value_of(name, rest.strip()))
         # `exp_launch_comand` goes on in the middle of a word; `[exp_purpose][1]` is a link.
         if name is None or (rest.startswith("[") if bracketed else not is_sure or re.match(r"[\w-]", rest)):
             continue
@@ -198,6 +203,14 @@ def find_in_words(words: str) -> str | None:
         parts = _RX.two_scripts.split(plain)
     names = {find_section(part) if len(parts) == 1 or part == plain else find_in_words(part) for part in parts}
     return names.pop() if len(names) == 1 else None
+
+
+def is_value_of(name: str, value: str) -> bool:
+    """Return whether a text is a path, or for the time limit a duration, and nothing else."""
+    if name != "max_time":
+        return _RX.plain_path.fullmatch(value) is not None
+    durations = find_durations(value)
+    return len(durations) == 1 and (durations[0].start, durations[0].end) == (0, len(normalize(value)))
 
 
 def _read_row(text: str) -> Heading | None:

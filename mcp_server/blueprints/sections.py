@@ -30,6 +30,7 @@ from mcp_server.blueprints.headings import (
     find_heading,
     find_section,
     find_underlined,
+    is_value_of,
     plain_text,
     split_label,
     split_row,
@@ -37,7 +38,7 @@ from mcp_server.blueprints.headings import (
 )
 from mcp_server.blueprints.html import rewrite_html
 from mcp_server.blueprints.markdown import LINE_BREAK, SourceLine, read_lines
-from mcp_server.text.durations import find_durations, normalize
+from mcp_server.text.durations import find_durations
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("blueprints/patterns", "sections")
@@ -171,11 +172,11 @@ def _adopt_strays(
         if (in_section and row is None) or line.fence is not None or len(line.content) > _MAX_STRAY_CHARS:
             continue
         label, value, name = (row.text, row.inline, row.section) if row else _read_label(line, below)
-        is_bare_time = not label and below and not _RX.first_step.search(below) and _is_value_of("max_time", value)
+        is_bare_time = not label and below and not _RX.first_step.search(below) and is_value_of("max_time", value)
         if is_bare_time and not in_notes and "max_time" not in present:
             text = f"{value[:40]!r} is below {below[:40]!r}, and [exp_max_time] is missing: write it below that name."
             yield BlueprintFault(line.number, text, section="max_time")
-        if name not in _STRAYS or name in present or not _is_value_of(name, value):
+        if name not in _STRAYS or name in present or not is_value_of(name, value):
             continue
         if not in_notes and not in_section:
             sections.append(Section(name, line.number, label, value))
@@ -192,14 +193,6 @@ def _read_label(line: SourceLine, below: str) -> tuple[str, str, str | None]:
     if not label and _RX.environment.search(below) and _RX.python_path.fullmatch(text.strip("`")):
         return "", text, "venv_exe"
     return label, value, find_section(label) if label else None
-
-
-def _is_value_of(name: str, value: str) -> bool:
-    """Return whether a text is a path, or for the time limit a duration, and nothing else."""
-    if name != "max_time":
-        return _RX.stray_path.fullmatch(value) is not None
-    durations = find_durations(value)
-    return len(durations) == 1 and (durations[0].start, durations[0].end) == (0, len(normalize(value)))
 
 
 def _split_breaks(line: SourceLine) -> list[SourceLine]:

@@ -19,6 +19,7 @@ that determines the batch size or has the taken port. `"@gpu"` can be `"other"`.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -60,6 +61,7 @@ KEYS = (
 WHEN_KEYS = {"kind": str, "exit_code": int, "pattern": str, "retryable": bool}
 STEP_KEYS = ("do", "times", "change", "wait_s", "backoff")
 _LONGEST_WAIT_S = 86_400.0
+_LIKENESS = 0.7  # of an unknown key and one that is known
 
 
 def normalize_policy(value: object) -> dict[str, Any]:
@@ -187,7 +189,9 @@ def _is_operation(name: str, how: object) -> bool:
 def _check_keys(table: Mapping[Any, Any], allowed: Iterable[str], where: str) -> None:
     for key in table:
         if key not in allowed:
-            raise ValueError(f"{where} has an unknown key {key!r}. Allowed: {', '.join(allowed)}.")
+            near = difflib.get_close_matches(str(key), allowed, 1, _LIKENESS)
+            hint = f": near is {near[0]!r}" if near else ""
+            raise ValueError(f"{where} has an unknown key {key!r}{hint}. Allowed: {', '.join(allowed)}.")
 
 
 def _table(value: object, where: str) -> Mapping[str, Any]:

@@ -55,7 +55,7 @@ class Retries:
             FailedAttempt(
                 number=attempt.number,
                 kind=IMBALANCE if kind == "other" and observer.stopped_for == IMBALANCE else kind,
-                line=failure.line if failure else "",
+                line=failure.line if failure and not failure.is_silent else "",
                 retryable=failure is not None and failure.retryable is not False,
                 exit_code=ending.exit_code,
                 signal=ending.signal,

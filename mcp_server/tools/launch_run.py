@@ -187,6 +187,8 @@ async def launch_run(
     when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
     warnings = [*drift, *(await _collect_warnings(ctx, run.spec) or ())]
     repeated = run.spec.created_at < begun_at and request.idempotency_key is not None
+    if repeated and request.command is not None and run.spec.command != request.command:
+        warnings.insert(0, f"{run.run_id} runs another command than this call's, which was not run: use another key.")
     watch = WOKEN if await server.is_woken(ctx) else "Call wait_run."
     return await run_in_thread(_describe, run, server, warnings, watch, repeated=repeated, verbose=arguments["verbose"])
 

@@ -637,3 +637,17 @@ def test_a_line_of_the_first_step_that_is_lost_is_said() -> None:
     (fault,) = parse_whole(notes="First step within 1 minute: the first line with a lap.").faults
     assert not fault.fatal
     assert "the line of the first step is not understood" in fault.text
+
+
+def test_a_section_s_own_name_needs_no_colon_before_its_value() -> None:
+    lines = ["## exp_launch_command", "", "    python cv.py out=${exp_result_dir}", "", "exp_result_dir /p/out/small"]
+    lines += ["exp_max_time 30 min", "exp_tensorboard /p/tb", "exp_result_dir is where the table lies"]
+    blueprint = parse_blueprint("\n".join(lines))
+    assert (blueprint.result_dir, blueprint.time_limit_s) == ("/p/out/small", 0.5 * H)
+    assert blueprint.options.tensorboard == "/p/tb"
+
+
+def test_a_time_in_brackets_is_that_of_the_words_before_it() -> None:
+    text = "[exp_launch_command]: python a.py\n[exp_max_time]: 3min.\nThe 1st validation should come at it 20 (5 s)\n"
+    blueprint = parse_blueprint(text)
+    assert (blueprint.time_limit_s, blueprint.faults) == (180.0, ())

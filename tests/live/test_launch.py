@@ -224,6 +224,11 @@ async def test_a_repeated_key_returns_the_first_run_from_any_server(sandbox: San
     async with sandbox.agent() as one, sandbox.agent() as other:
         first = await one.launch(command, idempotency_key="sweep-3/cell-7")
         assert await other.launch(command, idempotency_key="sweep-3/cell-7") == first
+        another = await other.call("launch_run", command="true", idempotency_key="sweep-3/cell-7")
+        assert another["run_id"] == first
+        assert (
+            f"{first} runs another command than this call's, which was not run: use another key." in another["warnings"]
+        )
         assert await one.launch("true", idempotency_key="another") != first
         await until_async((sandbox.path / "effects").exists)
     assert (sandbox.path / "effects").read_text() == "ran\n"

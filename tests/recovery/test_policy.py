@@ -66,6 +66,7 @@ def test_a_stall_stops_an_attempt_where_the_policy_says_so(value: object, stop_o
         ("always", 'recovery is "none", "default" or a table by failure kind, not \'always\'.'),
         (["oom_gpu"], "or a table by failure kind"),
         ({"oom": "retry"}, "recovery has an unknown key 'oom'. Allowed: oom_gpu, oom_host,"),
+        ({"stalled": "stop"}, "recovery has an unknown key 'stalled': near is 'stall'. Allowed: oom_gpu,"),
         ({"oom_gpu": "again"}, 'recovery.oom_gpu.do is "retry" or "stop", not \'again\'.'),
         ({"oom_gpu": {"retry": 1}}, "recovery.oom_gpu has an unknown key 'retry'. Allowed: do, times, change"),
         ({"oom_gpu": {}}, "not None."),

@@ -83,6 +83,11 @@ class Diagnosis:
     is_last: bool = False  # the line proves nothing: it is the last one that says anything
 
     @property
+    def is_silent(self) -> bool:
+        """Whether there was no output, so that no line is the same in two attempts."""
+        return self.line == _NO_OUTPUT
+
+    @property
     def is_of_scheduler(self) -> bool:
         """Whether the line that proves it is a scheduler's, which took the machine or the time away."""
         return self.kind == "killed" and bool(_RX.scheduler.search(self.line))

@@ -66,8 +66,11 @@ def _compare_files(former: CodeSnapshot, spec: RunSpec, env: Mapping[str, str]) 
     commit, names = find_changed_code(former, spec.cwd, lambda root: read_git_state(root, env)) or ("", [])
     if commit:
         yield f"Code: {commit}."
-    if names:
-        yield f"Code differs: {join_some(names, _MOST_NAMED)}."
+    own = [name for name in names if not name.startswith("/")]  # else it lies outside the working directory
+    if own:
+        yield f"Code differs: {join_some(own, _MOST_NAMED)}."
+    if others := [name for name in names if name not in own]:
+        yield f"Code differs outside its directory: {join_some(others, _MOST_NAMED)}."
     if more := list_changed_named(former, spec.cwd, names):
         yield f"Files that the command names differ: {join_some(more, _MOST_NAMED)}."
 

@@ -94,6 +94,11 @@ def test_without_evidence_the_exit_status_decides(
     assert found.line == "step 8 loss 0.1250"
 
 
+def test_an_attempt_without_output_has_no_line_that_another_could_repeat() -> None:
+    assert failure("", 42).is_silent
+    assert not failure("step 3", 42).is_silent
+
+
 def test_a_code_that_a_program_chose_itself_is_no_signal_unless_its_output_says_so() -> None:
     assert failure(FEW_STEPS, 137, is_own_code=True).kind == "other"
     assert failure(f"{FEW_STEPS}Killed", 137, is_own_code=True).kind == "killed"
