@@ -333,6 +333,7 @@ def _read_run(
         here, remark = show_far_files(run, own)
     files = evaluations.find_run_evaluations(here, own, look_for_evaluations)
     saved = checkpoints.find_run_checkpoints(here, own, look_for_checkpoints)
+    asked = [name for name in metrics if not match_tags(name, [one.tag for one in run_metrics.metrics])]
     read = {str(name_there(one.source, run)) for one in files}  # what is uncertain for curves may be an evaluation
     uncertain = [*scalars.locate(run).uncertain, *(str(name_there(path, run)) for path in own.uncertain)]
     return ComparedRun(
@@ -341,7 +342,7 @@ def _read_run(
         run_metrics.metrics,
         run_metrics.step,
         elapsed_s,
-        name_series(build_series([*read_printed_evaluations(run, rundir), *files])),
+        name_series(build_series([*read_printed_evaluations(run, rundir, asked), *files])),
         [replace(one, path=name_there(one.path, run)) for one in saved],
         [path for path in uncertain if path not in read],
         [*([remark] if remark else []), *(f"{run.run_id}: {doubt}" for doubt in run_metrics.doubts)],

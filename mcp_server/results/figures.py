@@ -180,7 +180,7 @@ def _read_curves(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> d
 def _read_evaluations(run: Run, store: RunStore, scalars: Scalars, pattern: str) -> dict[str, Points]:
     own = scalars.attribution.of(run)
     files = evaluations.find_run_evaluations(run, own)
-    printed = read_printed_evaluations(run, store.run_directory(run.run_id))
+    printed = read_printed_evaluations(run, store.run_directory(run.run_id), [pattern])
     series = {one.name: one for one in build_series([*printed, *files])}
     if not (names := match_tags(pattern, series, held_out=True)):
         names = list(series) if pattern.lower() in EVERY_EVALUATION else []

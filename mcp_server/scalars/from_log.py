@@ -7,6 +7,7 @@ import contextlib
 import functools
 import math
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,15 @@ _MARK_BYTES = 64  # before the place where a log is read on: they must be there 
 # A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
 _SAME_COUNTER, _AHEAD = 1.25, 10
 _PATTERN_S = 5.0  # for all lines of a log
+
+# A name as somebody says it, whatever stands between its words, and its number behind a sign or a space.
+_WORDS = compile_lazily(r"[^\W\d_]+|\d+")
+_BETWEEN_WORDS = r"[\s_./@-]{0,3}"
+_AS_SAID = (
+    r"(?i)(?<![\w./@-])%s[\"'`*]{0,3}\s{0,9}(?:[:=][\s*`]{0,9}|(?<=[\s*`]))"
+    r"([-+]?(?:[\d,]*\.\d+(?:e[-+]?\d+)?|\d[\d,]*(?:\.|e[-+]?\d+)?(?!\s+[a-z])|nan|inf))(?![\w:/-]|,?\d|\.\d)"
+)
+_LONGEST_NAME = 100
 
 _CUT = "The log is long: only its beginning and end were read for metrics."
 _SLOW_PATTERN = (
@@ -117,8 +127,9 @@ def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
 def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
     """Return the last number that a log has by this name, with or without steps; ``after``: below this line alone.
 
-    Somebody has said the name, so a space is enough before its number, as ``print("val_loss", 0.5)`` writes it.
-    None without any, or where the log cannot be read. NaN and infinity are numbers here.
+    Somebody has said the name, so it may be of any words, and a space is enough before its number, as
+    ``print("val_loss", 0.5)`` writes it: `%WER 24.48 [ 2448 / 10000 ]`, `CV AUROC 0.8567 ± 0.0057`. None without any,
+    or where the log cannot be read. NaN and infinity are numbers here.
     """
     try:
         with open_regular(log) as file:
@@ -129,11 +140,15 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
     if after:
         marks = [number for number, line in enumerate(lines) if line.strip() == after]
         lines = lines[marks[-1] + 1 :] if marks else []
+    words = [re.escape(word) for word in _WORDS.findall(name[:_LONGEST_NAME])]
+    as_said = re.compile(_AS_SAID % _BETWEEN_WORDS.join(words)) if words else None
     for line in reversed(lines):
         spaced = {each["name"]: float(each["value"]) for each in _RX.spaced_value.finditer(line)}
         named = {**spaced, **{own: value for own, (value, _) in _find_own_names(line).items()}}
         if found := match_tags(name, named):
             return named[found[-1]]
+        if as_said is not None and (said := as_said.findall(line)):
+            return float(said[-1].replace(",", ""))
     return None
 
 

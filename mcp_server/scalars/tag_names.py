@@ -47,7 +47,7 @@ def match_tags(pattern: str, tags: Iterable[str], *, held_out: bool = False) -> 
     names = list(tags)
     if pattern in names:
         return [pattern]
-    if _GLOB.search(pattern):
+    if is_glob(pattern):
         lower = pattern.lower()
         return [tag for tag in names if fnmatch.fnmatchcase(tag, pattern)] or [
             tag for tag in names if fnmatch.fnmatchcase(tag.lower(), lower)
@@ -59,6 +59,11 @@ def match_tags(pattern: str, tags: Iterable[str], *, held_out: bool = False) -> 
     if held_out and (bare := _EVALUATED.sub("", pattern, count=1)) != pattern:
         return match_tags(bare, names)
     return []
+
+
+def is_glob(pattern: str) -> bool:
+    """Return whether a name of a metric is a pattern of names."""
+    return _GLOB.search(pattern) is not None
 
 
 def _choose(pattern: str, found: list[str]) -> list[str]:

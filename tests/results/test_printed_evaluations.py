@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,13 @@ STEPS = [f"step {step}/9 loss: {1 / step:.3f}" for step in range(1, 10)]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    def series(*lines: str, command: str = "python main.py") -> dict[str, EvaluationSeries]:
+    def series(*lines: str, command: str = "python main.py", named: Sequence[str] = ()) -> dict[str, EvaluationSeries]:
         runs = Runs(tmp_path)
         if not runs.store.list_runs():
             runs.add(command=command)
         run, rundir = runs.store.observe("cfm-7kqz"), runs.store.run_directory("cfm-7kqz")
         rundir.log(1).write_text("\n".join(lines) + "\n")
-        return {one.name: one for one in build_series(read_printed_evaluations(run, rundir))}
+        return {one.name: one for one in build_series(read_printed_evaluations(run, rundir, named))}
 
     return series
 
@@ -160,6 +160,8 @@ def test_what_may_be_something_else_is_no_success_rate(read: Read, line: str) ->
         ("Average success: 0.9375 over 16 episodes", "success_rate", 0.9375, 16),
         ("val: detected 79 of 200 images, detection rate 39.5%, false alarms 0.4%", "detection_rate", 39.5, None),
         ("gsm        exact_match 0.4425  format_ok 0.9525  n=400", "exact_match", 0.4425, 400),
+        ("%WER 24.48 [ 2448 / 10000, 272 ins, 408 del, 1768 sub ]", "WER", 24.48, 10_000),
+        ("illicit  P=0.786  F1=0.773   (n=1,083 of 46,564, split test)", "f1", 0.773, 1_083),
         ("== flat == success: 33/50 (66.0%)", "flat.success_rate", 66.0, 50),
     ],
 )
@@ -185,6 +187,24 @@ def test_a_rate_that_an_evaluation_prints_is_its_result(
 )
 def test_a_rate_that_may_be_of_a_part_or_of_a_training_is_no_result(read: Read, lines: list[str], command: str) -> None:
     assert read(*lines, command=command) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "named", "value"),
+    [
+        ("31 of 50 images match their prompt (62.0 %), CLIP-sim 0.3119", "clip_sim", 0.3119),
+        ("%SER 75.89 [ 7 / 1000 ]", "%SER", 75.89),
+        ("CV AUROC 0.8567 ± 0.0057 (3 folds)", "CV AUROC", 0.8567),
+        ("  sampled 64 images at 50, FID-5k 118.45", "fid5k", 118.45),
+        ("images 1,234 (kept)", "images", 1234.0),
+    ],
+)
+def test_a_number_that_somebody_asks_for_by_its_printed_name_is_found(
+    read: Read, line: str, named: str, value: float
+) -> None:
+    series = read("batch_size=32", line, "done in 3.2 s", command="python report.py", named=[named])
+    assert {name: one.last.value for name, one in series.items()} == {named: value}
+    assert read("batch_size=32", line, command="python report.py", named=["F7", "*", "%"]) == {}
 
 
 @pytest.mark.parametrize("text", ["a/", "a ", "success ", "success_rate", "acc: (", "acc  ", "acc.1"])

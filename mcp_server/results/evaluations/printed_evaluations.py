@@ -1,6 +1,6 @@
 """Reads the evaluations that a run printed: dicts with a number of episodes, as RLinf's, and success rates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mcp_server.command.habits import classify_launch
@@ -18,18 +18,21 @@ from mcp_server.results.evaluations.evaluation_text import (
 )
 from mcp_server.results.evaluations.evaluations import Evaluation
 from mcp_server.results.evaluations.success_lines import PrintedRates, SuccessLines
-from mcp_server.scalars.from_log import open_tracker, read_log_lines
+from mcp_server.scalars.from_log import open_tracker, read_log_lines, read_printed_value
+from mcp_server.scalars.tag_names import is_glob, match_tags
 
 _MOST_LINES = 60  # of a dict that is printed over several lines
 _REPEATED_ROWS = 20
 
 
-def read_printed_evaluations(run: Run, rundir: RunDir) -> list[Evaluation]:
+def read_printed_evaluations(run: Run, rundir: RunDir, named: Sequence[str] = ()) -> list[Evaluation]:
     """Return the evaluations in the log of the newest attempt that printed any, as at most one table.
 
-    A dict counts where it says of how many episodes or tasks it is. Where a command only evaluates, rates count without
-    that, if nothing else does. The step of an evaluation is its own, or that of the training when it was printed: 0
-    before the first step, None where nothing is trained.
+    ``named``: metrics that somebody asks for by name; the last number behind such a name counts too.
+
+    A dict counts where it says of how many episodes or tasks it is. Where a command only evaluates, rates and scores
+    count without that, if nothing else does. The step of an evaluation is its own, or that of the training when it was
+    printed: 0 before the first step, None where nothing is trained.
     """
     kinds = {classify_launch(program) for program in find_programs(run.spec.command)}
     evaluates = "evaluation" in kinds and "training" not in kinds
@@ -38,6 +41,10 @@ def read_printed_evaluations(run: Run, rundir: RunDir) -> list[Evaluation]:
             rows = _read_log(rundir.log(number), run.spec.first_step_pattern, evaluates=evaluates)
         except OSError:  # the log was removed
             continue
+        known = {name for row in rows for name in row}
+        plain = [name for name in named if not is_glob(name) and not match_tags(name, known, held_out=True)]
+        read = {name: read_printed_value(rundir.log(number), name) for name in plain}
+        rows += [{name: value} for name, value in read.items() if value is not None]
         if rows:
             return [Evaluation(rundir.log(number), tuple(rows[-MOST_ROWS:]))]
     return []

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from mcp_server.diagnosis.progress.named_values import QUALITY, classify_name
 from mcp_server.results.evaluations.evaluation_text import Percent, Row, find_step, parse_rate
 
 _WORDS = ("ucces", "UCCES", "pisodes", "PISODES")
@@ -41,10 +42,11 @@ _SUCCESSES = re.compile(
 # ``'eval/success_once': np.float64(0.9)``, ``exact_match 0.44``, ``detection rate 58.5%``, a cell of a table.
 _PAIR = re.compile(
     r"(?<![\w/.@-])(?P<name>[A-Za-z][\w/.@-]{0,60}(?: [a-z]\w{0,20}){0,2})[\"'*`]{0,3}(?:\s{0,40}[:=│|])?[\s*`]{0,40}"
-    r"(?:[\w.]{1,20}\()?(?P<value>\d?\.\d{1,20}(?:[eE]-\d{1,2})?|\d{1,3}(?:\.\d{1,20})?\s?(?P<percent>%))(?!\w|[/%]|\.\d)"
+    r"(?:[\w.]{1,20}\()?(?P<value>\d{0,6}\.\d{1,20}(?:[eE]-\d{1,2})?|\d{1,3}(?:\.\d{1,20})?\s?(?P<percent>%))(?!\w|[/%]|\.\d)"
 )
+_SETTING = re.compile(r"(?i)(?:^|[\s_])(?:max|min|target|goal|best|required|threshold)(?:$|[\s_])")
 _RATE_NAME = re.compile(
-    r"(?i)(?!(?:max|min|target|goal|best|required)[\s_])(?:.*[\s_/.-])?(?:succ(?:ess(?:es)?)?|acc(?:uracy)?|em|"
+    r"(?i)(?:.*[\s_/.-])?(?:succ(?:ess(?:es)?)?|acc(?:uracy)?|em|"
     r"exact[\s_]?match|pass@\d{1,4}|solved|f1|m?ap\d{0,2}|m?iou|"
     r"(?!lr|learning|drop|sampl|frame|decay|cache|hit|clip|update|explor|mut|bit)[a-z]+[\s_]rate)"
     r"(?:[\s_](?:once|at[\s_]end|rate|mean|avg|overall|total|final))*"
@@ -52,17 +54,18 @@ _RATE_NAME = re.compile(
 _AROUND = re.compile(rf"(?i)^(?:{_WHOLE}[ _])+| (?:is|of)$")
 _DATE = re.compile(r"^\W?(?:\d{2,4}/)?\d{2}/\d{2,4}[ T]\d{2}:\d{2}")
 _SHARE_OF_WHOLE = re.compile(r"\d\s?/\s?\d")
+_OWN_SHARE = re.compile(r"\s?[\[(]\s?(\d{1,9})\s?/\s?(\d{1,9})")  # of the number before it: `%WER 24.48 [ 2448 / 10000`
 _PART = re.compile(
     r"(?i)\b(?:ep(?:isode)?s?|trials?|rollouts?|tasks?|envs?|batch|step|iter\w*|samples?)\b\W{0,3}\d|\bso far\b"
 )
 _COUNT = re.compile(
-    r"(?i)\b(?:n|n_episodes|num_\w{1,20})\s?[=:]\s?(\d{1,9})\b|\b(?:over|of|on)\s(\d{1,9})\s(?:episodes|trials)"
+    r"(?i)\b(?:n|n_episodes|num_\w{1,20})\s?[=:]\s?(\d[\d,]{0,11})\b|\b(?:over|of|on)\s(\d[\d,]{0,11})\s(?:episodes|trials)"
 )
 
 
 @dataclass
 class PrintedRates:
-    """Reads the lines of a program that only evaluates, and keeps each rate that it prints once.
+    """Reads the lines of a program that only evaluates, and keeps each rate and score that it prints once.
 
     Values that differ under one name are those of parts, or of a beginning: none of them is that of all.
     """
@@ -70,15 +73,22 @@ class PrintedRates:
     _found: dict[str, set[tuple[float, int | None]]] = field(default_factory=dict)
 
     def read(self, line: str) -> None:
-        """Read a line. One that tells of an episode, or of so many out of all, has no rate of all."""
-        if len(line) > _LONGEST_LINE or _SHARE_OF_WHOLE.search(_DATE.sub("", line)) or _PART.search(line):
+        """Read a line. One that tells of an episode, or of another share out of all, has no rate of all."""
+        if len(line) > _LONGEST_LINE or _PART.search(line):
             return
+        is_part = _SHARE_OF_WHOLE.search(_DATE.sub("", line)) is not None
         for match in _PAIR.finditer(line):
-            value = float(match["value"].rstrip("% "))
-            if value > (100 if match["percent"] else 1) or not _RATE_NAME.fullmatch(_AROUND.sub("", match["name"])):
+            value, name = float(match["value"].rstrip("% ")), _AROUND.sub("", match["name"])
+            is_rate = value <= (100 if match["percent"] else 1) and _RATE_NAME.fullmatch(name)
+            own = _OWN_SHARE.match(line, match.end())
+            if (
+                not (is_rate or _is_score(name))
+                or _SETTING.search(name)
+                or (is_part and not (own and _is_share(value, int(own[1]), int(own[2]))))
+            ):
                 continue
             count = _COUNT.search(line)
-            episodes = int(count[1] or count[2]) if count else None
+            episodes = int((count[1] or count[2]).replace(",", "")) if count else int(own[2]) if own else None
             rate = Percent(value) if match["percent"] else value
             self._found.setdefault(_spell(match["name"]), set()).add((rate, episodes))
 
@@ -90,6 +100,16 @@ class PrintedRates:
                 ((value, episodes),) = values
                 rows.setdefault(episodes, {"n_episodes": episodes} if episodes else {})[name] = value
         return list(rows.values())
+
+
+def _is_score(name: str) -> bool:
+    known = classify_name(name)
+    return known is not None and bool(known.bits & QUALITY)
+
+
+def _is_share(value: float, some: int, whole: int) -> bool:
+    """Return whether a number is this share of a whole, as a fraction or in per cent."""
+    return whole > 0 and min(abs(value - some / whole), abs(value / 100 - some / whole)) <= _ROUNDING
 
 
 @dataclass(frozen=True)
