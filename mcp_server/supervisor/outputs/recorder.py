@@ -450,10 +450,14 @@ class OutputRecorder(threading.Thread):
 
     def _watch(self) -> None:
         """Watch the directories where files appear, so that a file that is open for an instant is seen as well."""
-        self._add_directories(self._mentioned.decide())
+        for path in self._mentioned.decide():
+            self._add_directories([path])
+            self._find_curves(path)
         for path in [self._real_cwd, *self._directories, *self._files.directories(), *self._mentioned.watchable()]:
             if may_be_listed(path):
                 self._inotify.add(path)
+        for path in filter(may_be_listed, self._mentioned.expected_in()):
+            self._inotify.add(path, 0)
 
     def _watch_outputs(self, directory: str, depth: int) -> None:
         """Watch directories of outputs that exist, where new ones will appear, and those that are new already."""

@@ -281,3 +281,8 @@ class MentionedDirectories:
     def watchable(self) -> list[str]:
         """Return the directories in which changes are worth a look."""
         return [*self.shared, *self._undecided]
+
+    def expected_in(self) -> set[str]:
+        """Return the directories below the working directory in which one that is mentioned may appear."""
+        below = [path for path in self._undecided if path.startswith(f"{self._cwd}/")]
+        return {os.path.dirname(path) for path in below} - {self._cwd}  # noqa: PTH120 - hot path
