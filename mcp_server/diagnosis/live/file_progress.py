@@ -40,10 +40,11 @@ _ENOUGH = 10  # a step that log and file share by chance is smaller
 
 @dataclass
 class _Curves:
-    """One file: the newest step and value of each tag. ``moves``: how often its step grew."""
+    """One file: the newest step and value of each tag. ``written_s``: its first row. ``moves``: how often it grew."""
 
     begun_s: float
     grown_s: float
+    written_s: float
     first_step: int
     step: int
     moves: int = 0
@@ -62,7 +63,30 @@ class FileProgress:
         self.speed = StepSpeed()
         self._paced_s = 0.0
         self._files: dict[str, _Curves] = {}
+        self._former: dict[str, int] = {}  # the last step of each file of the round before
+        self._round_s = 0.0  # when the round began, where something else has told it
         self._steps: deque[int] = deque(maxlen=_MOST_STEPS)
+
+    def begin_round(self, since_s: float) -> None:
+        """Begin the next training, which something else has told: what was written before ``since_s`` is left out.
+
+        So is what a file goes on with that was begun before.
+        """
+        own = {path: curves for path, curves in self._files.items() if curves.written_s >= since_s}
+        self._former = {path: curves.step for path, curves in self._files.items() if path not in own}
+        self._files, self.round, self.step, self.path, self.speed = {}, self.round + 1, None, "", StepSpeed()
+        self._round_s = since_s
+        self._steps.clear()
+        for path, curves in own.items():
+            self._files[path] = curves
+            self._take_step(path, curves, curves.step, None)
+
+    def _is_of_former(self, path: str, step: int, written_s: float) -> bool:
+        if written_s < self._round_s or step >= self._former.get(path, math.inf):
+            self._former[path] = step
+            return True
+        self._former.pop(path, None)
+        return False
 
     def read_rows(self, path: str, rows: Iterable[CurveRow], at_s: float, wall_s: float) -> bool:
         """Take new rows of a file and return whether they show a step of training.
@@ -72,14 +96,19 @@ class FileProgress:
         label = _find_held_out(path)
         advanced, rows = False, list(rows)
         has_times = any(row.wall_s is not None for row in rows)
+        newest_s = rows[-1].wall_s if rows else None
         for number, row in enumerate(rows, 1):
+            since = newest_s if row.wall_s is None else row.wall_s
+            written_s = at_s if since is None else at_s - (wall_s - since)
+            if self._round_s and self._is_of_former(path, row.step, written_s):
+                continue
             values = _label(label, row.values)
             curves = self._files.get(path)
             shows_training = not label and _shows_training(row.step, values)
             if curves is None and not shows_training and len(self._files) >= _MOST_FILES:
                 continue
             if curves is None:
-                curves = self._files[path] = _Curves(at_s, at_s, row.step, -1)
+                curves = self._files[path] = _Curves(at_s, at_s, written_s, row.step, -1)
             if len(curves.tags) < _MOST_TAGS:
                 curves.tags.update((tag, (row.step, value)) for tag, value in values.items())
             if shows_training:

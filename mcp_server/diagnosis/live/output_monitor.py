@@ -279,7 +279,7 @@ class OutputMonitor:
     def _read_lines(self, lines: list[str], at_s: float) -> list[OutputEvent]:
         if not lines:
             return []
-        self.last_line, self.output_s = lines[-1], at_s
+        former_s, self.last_line, self.output_s = self.output_s, lines[-1], at_s
         advances, former_round = self.progress.advances, self.progress.round
         new = self.suspect is not None and self.suspect.offset >= self._bytes
         before = (
@@ -298,6 +298,9 @@ class OutputMonitor:
                 self.checkpoint = name
         if self.progress.round > former_round:
             self.stall_detector.begin_round()
+            if self._counts_alike:
+                self.files.begin_round((former_s + at_s) / 2)  # a row is written just before its line, or after
+                self._judge.forget_files()
         self.doubtful.read_lines(lines)
         events = self._note_progress(advances, at_s) + self._read_proven_rows(at_s)
         return events + self._note_health(at_s)

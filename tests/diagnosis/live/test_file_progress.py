@@ -113,6 +113,24 @@ def test_output_and_file_that_count_alike_go_together_and_the_further_one_counts
     assert (facts["step"], facts["metrics"]["loss"], "read_from" in facts) == (30, 0.2, False)
 
 
+def test_a_round_that_the_output_begins_has_none_of_the_figures_of_the_files_before() -> None:
+    """As folds of a table, each with a file of its own, which is read a little later than the line is printed."""
+    one = monitor(
+        "| fold | epoch | train nll | val auc |", *(f"| 0 | {n}/12 | 0.{n} | 0.8{n} |" for n in range(10, 12))
+    )
+    one.read_rows("fold_0/log.csv", [row(n, train_nll=0.5, val_auc=0.7) for n in range(1, 12)], 3.0, WALL_S)
+    for number in (1, 2):
+        one.read_output(f"| 1 | {number}/12 | 0.9 | 0.6{number} |\n".encode(), 4.0 + number)
+    one.read_rows("fold_0/log.csv", [row(12, train_nll=0.4, val_auc=0.7)], 6.1, WALL_S + 3)
+    facts = one.progress_facts()
+    assert (facts["round"], facts["step"], facts["total_steps"], facts["metrics"]["loss"]) == (2, 2, 12, 0.9)
+    one.read_rows("late.csv", [row(11, train_nll=0.4), row(12, WALL_S, train_nll=0.4)], 6.5, WALL_S + 3.5)
+    assert one.progress_facts()["step"] == 2, "it was written before the round, and is read for the first time"
+    one.read_rows("fold_1/log.csv", [row(n, train_nll=0.3, val_auc=0.7) for n in range(1, 4)], 7.0, WALL_S + 4)
+    facts = one.progress_facts()
+    assert (facts["round"], facts["step"], facts["metrics"]["loss"]) == (2, 3, 0.3)
+
+
 def test_a_file_that_counts_something_else_gives_metrics_and_the_answer_says_so() -> None:
     one = monitor("Epoch 1/10 loss: 0.5", "Epoch 2/10 loss: 0.4")
     one.read_rows("events", [row(4_500, train__grad_norm=1.5)], 3.0, WALL_S)
