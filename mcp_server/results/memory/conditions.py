@@ -41,6 +41,7 @@ class Question:
     words: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()  # words that must not stand there
     not_states: tuple[str, ...] = ()
+    not_fields: tuple[tuple[str, str], ...] = ()
     shown: tuple[str, ...] = ()  # settings that are told of each
     joined: tuple[tuple[str, ...], ...] = field(default=(), compare=False)  # words between which ``and`` stands
     most: int | None = None
@@ -60,8 +61,9 @@ class Question:
             wider[word] = replace(self, words=tuple(each for each in self.words if each != word))
         for word in self.unlike:
             wider[f"not {word}"] = replace(self, unlike=tuple(each for each in self.unlike if each != word))
-        if self.not_states:
-            wider[f"not {', '.join(self.not_states)}"] = replace(self, not_states=())
+        if self.not_states or self.not_fields:
+            left_out = [*self.not_states, *(":".join(each) for each in self.not_fields)]
+            wider[f"not {', '.join(left_out)}"] = replace(self, not_states=(), not_fields=())
         if self.states or self.causes:
             wider[" ".join((*self.states, *self.causes))] = replace(self, states=(), causes=())
         if self.project is not None:

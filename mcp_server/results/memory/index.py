@@ -303,9 +303,10 @@ class _Conditions:
         self.values: dict[str, Any] = {}
         for each in question.comparisons:
             self._hold_comparison(each, names)
-        for key, value in question.fields:
-            condition = f"short = :key AND name = ':' || :key AND {_match_field(key)}"
-            self._hold(_INSIDE.format(condition), key=key, value=value)
+        for fields, no in ((question.fields, ""), (question.not_fields, "NOT ")):
+            for key, value in fields:
+                condition = f"short = :key AND name = ':' || :key AND {_match_field(key)}"
+                self._hold(no + _INSIDE.format(condition), key=key, value=value)
         self._hold_any("short = 'cause' AND name = ':cause' AND ({})", "value LIKE {} || '%'", question.causes)
         if question.states:
             self._hold(f"({' OR '.join(map(_state_condition, question.states))})")
@@ -400,18 +401,20 @@ def _match_field(key: str) -> str:
 
 def _compare(each: Bound) -> str:
     """Return a condition on the number or text of a setting; several values between ``or`` are as good."""
-    values = _split_values(each)
-    if all(read_number(value) is not None for value in values):
-        return f"({' OR '.join(f'number {each.sign} :number{at}' for at in range(len(values)))})"
-    equal = "(value = :text COLLATE NOCASE OR value LIKE '%/' || :text)"
-    return f"NOT {equal}" if each.sign == "!=" else equal
+    parts = [
+        f"value = :value{at} COLLATE NOCASE OR value LIKE '%/' || :value{at}"
+        if isinstance(value, str)
+        else f"number {each.sign.replace('!=', '=')} :value{at}"
+        for at, value in enumerate(_values_of(each).values())
+    ]
+    return f"{'NOT ' * (each.sign == '!=')}({' OR '.join(parts)})"
 
 
-def _split_values(each: Bound) -> list[str]:
-    values = re.split(r"\s*,\s*(?:or\s+)?|\s+or\s+", each.value)
-    return values if each.sign == "=" and all(read_number(value) is not None for value in values) else [each.value]
-
-
-def _values_of(each: Bound) -> dict[str, Any]:
-    numbers = [read_number(value) for value in _split_values(each)]
-    return {f"number{at}": one for at, one in enumerate(numbers)} if None not in numbers else {"text": each.value}
+def _values_of(each: Bound) -> dict[str, str | float]:
+    values = (
+        re.split(r"\s+(?:or|and|vs\.?|versus|against)\s+", each.value) if each.sign in ("=", "!=") else [each.value]
+    )
+    listed = [number for value in values for number in re.split(r"\s*,\s*", value)]
+    values = listed if all(read_number(value) is not None for value in listed) else values
+    read = [value if (number := read_number(value)) is None else number for value in values]
+    return {f"value{at}": one for at, one in enumerate(read)}

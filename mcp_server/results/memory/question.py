@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import takewhile
 from typing import get_args
 
 from mcp_server.diagnosis.failure.kinds import KINDS
@@ -32,6 +33,7 @@ from mcp_server.results.memory.vocabulary import (
     TIME_RANKS,
     Names,
     Sign,
+    plain_name,
 )
 from mcp_server.scalars.tag_names import best_direction
 from mcp_server.text.durations import find_duration
@@ -40,7 +42,10 @@ STATES = (*get_args(LiveState), *get_args(EndedState))
 GROUPS = ("live", "ended")
 FIELDS = ("owner", "tag", "host", "name", "sweep", "command", "commit", "why", "verdict", "note", "cwd", "backend")
 _NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?"
-_NUMBERS = rf"{_NUMBER}(?:(?:\s*,\s*|\s+or\s+|\s*,\s*or\s+){_NUMBER})*"
+_NUMBERS = (
+    rf"{_NUMBER}(?:(?:\s*,\s*(?:or\s+)?|\s+(?:or|vs\.?|versus|against)\s+){_NUMBER}"
+    rf"|\s+and\s+{_NUMBER}(?![\w.]|\s+[A-Za-z<>=]))*"
+)
 _NAME = r"[-$]{0,2}[A-Za-z_][\w./@%-]*"
 _NAMES = rf"{_NAME}(?:\s+{_NAME}){{0,2}}"
 _VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;]+"
@@ -49,7 +54,7 @@ _LINKING = "|".join(LINKS)
 _LINKS = rf"(?:(?:{_LINKING})\s+)*"
 _BETWEEN = re.compile(
     rf"(?P<name>{_NAMES})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})(?![\w.])"
-    rf"|(?<![\w.-])(?:between\s+)?(?P<least>{_NUMBER})\s*(?:to|and)\s+(?P<most>{_NUMBER})\s+(?P<counted>{_NAMES})",
+    rf"|(?<![\w.-])(?P<between>between\s+)?(?P<least>{_NUMBER})\s*(?:to|(?(between)and|(?!)))\s+(?P<most>{_NUMBER})\s+(?P<counted>{_NAMES})",
     re.IGNORECASE,
 )
 _TOOK = re.compile(
@@ -98,7 +103,7 @@ _PAIRED = re.compile(
     re.IGNORECASE,
 )
 _KEYED = re.compile(
-    rf"(?<![\w/])(?P<key>[a-z_]+):(?P<value>{_VALUE})|\b(?P<when>since|after|before|until)\s+(?P<date>\d[\w:-]*)(?!\s+\w+\s+ago)"
+    rf"(?P<not>(?<!\S)(?:[-!]|(?:not|without)\s+))?(?<![\w/])(?P<key>[a-z_]+):(?P<value>{_VALUE})|\b(?P<when>since|after|before|until)\s+(?P<date>\d[\w:-]*)(?!\s+\w+\s+ago)"
 )
 _TAGGED = re.compile(
     r"\b(?:(?:tagged|labell?ed)\s+(?:as\s+|with\s+)?|(?:with\s+)?(?:the\s+)?tags?\s+)(?P<tag>[\w.-]+)", re.IGNORECASE
@@ -110,12 +115,14 @@ _PHRASED = re.compile(
     re.IGNORECASE,
 )
 _NOT = re.compile(
-    r"\b(?:(?<!could )(?<!can )not|without|except|excluding|other\s+than|never|didn't|did\s+not|unlike)\s+"
+    r"(?<!\S)-(?P<minus>[A-Za-z]\w*)(?![\w=:./-])"
+    r"|\b(?:(?<!could )(?<!can )not|without|except|excluding|other\s+than|never|didn't|did\s+not|unlike)\s+"
     r"(?:(?:for|using|use|with|on|the|any|by|a|an|yet)\s+)*"
     r"(?P<word>[\w./-]+)",
     re.IGNORECASE,
 )
 _RANK_WORDS = {**RANKS, **TIME_RANKS}
+_ONE_WAY = frozenset(word for word, goal in RANKS.items() if goal in ("max", "min"))
 _RANKED = re.compile(
     r"(?<!at )\b(?:(?<![\w.=<>:≥≤≠!-])(?P<before>\d{1,3})\s+)?"
     rf"(?P<most>{'|'.join(_RANK_WORDS)})\b(?:\s+(?P<count>\d{{1,3}})\b)?"
@@ -188,6 +195,10 @@ class _Reader:
 
     def keyed(self, found: re.Match[str]) -> bool:
         key, value = (found["key"] or found["when"]).lower(), _unquote(found["value"] or found["date"])
+        if found["not"]:
+            if key == "state" and (state := self._find_state(value)):
+                return self.add("not_states", state)
+            return self.add("not_fields", (key, value)) if key in FIELDS else self._refuse(f"{key}: cannot be negated.")
         if key in ("failed", "cause", "kind", "failure"):
             kind, _, means = PHRASES.get(value.lower(), f"cause:{value.lower()}").partition(":")
             causes = means.split() if kind == "cause" else [value]
@@ -341,7 +352,7 @@ class _Reader:
         return self.add("states", values) if key == "state" else self.add("fields", (key, values))
 
     def negated(self, found: re.Match[str]) -> bool:
-        word = found["word"]
+        word = found["word"] or found["minus"]
         if state := self._find_state(word):
             return self.add("not_states", state)
         return word.lower() not in SILENT and self.add("unlike", word)
@@ -375,13 +386,15 @@ class _Reader:
         if not (self.names.metrics or self.names.settings):
             is_word = tag.lower() in SILENT or bool(self._find_state(tag))
             return self.put(ranked="" if is_word else tag) and " ".join(words if is_word else rest)
-        known = self.names.find(words, last=False)
+        known = self.names.find(words, last=False) or _find_metric(words)
         is_subject = re.search(r"\b(?:on|for)\s+$", found[0][: found.start("tag") - found.start()], re.IGNORECASE)
         if (
             known is None and _SEPARATED.search(tag) and not is_subject
         ):  # a metric that no supervisor has noted: curves may have it
             return self.put(ranked=tag) and " ".join(rest)
-        is_value = known is not None and (word not in ("best", "top", "worst") or self.names.is_metric(known[1]))
+        is_value = known is not None and (
+            word in _ONE_WAY or not self.names.is_setting(known[1]) or self.names.is_metric(known[1])
+        )
         self.put(ranked=known[1] if known and is_value else "")
         if known and not is_value:
             self.add("shown", known[1])
@@ -490,7 +503,25 @@ def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names)
         reader.take(pattern, read)
     for word in reader.words():
         reader.add("words", word)
-    return Question(**reader.question)  # type: ignore[arg-type]
+    question = Question(**reader.question)  # type: ignore[arg-type]
+    return replace(question, comparisons=_join_values(question.comparisons, names))
+
+
+def _join_values(comparisons: Sequence[Bound], names: Names) -> tuple[Bound, ...]:
+    """Return comparisons in which values that one setting cannot have at once are one: ``modes=16 vs modes=32``."""
+    joined: dict[object, Bound] = {}
+    for number, each in enumerate(comparisons):
+        key = plain_name(each.name) if each.sign == "=" and names.is_setting(each.name) else number
+        former = joined.get(key)
+        joined[key] = replace(former, value=f"{former.value} or {each.value}") if former else each
+    return tuple(joined.values())
+
+
+def _find_metric(words: Sequence[str]) -> tuple[int, str] | None:
+    """Return how many of the first words name a metric that no supervisor noted, and that name; by how it is better."""
+    named = list(takewhile(lambda word: word.lower() not in SILENT, words))
+    count = next((count for count in range(len(named), 0, -1) if best_direction(named[count - 1])), 0)
+    return (count, " ".join(named[:count])) if count else None
 
 
 def _strip_silent(words: Sequence[str]) -> list[str]:

@@ -117,7 +117,7 @@ class Searcher:
             self._explain_nothing(question)
         self._notes += _describe_times(question)
         most = min(most, question.most or most)
-        shown = hits[:most] if ranked is not None else _shorten_sweeps(hits)[:most]
+        shown = (hits if ranked is not None or len(hits) <= most else _shorten_sweeps(hits))[:most]
         sweeps = self._tell_sweeps(hits) if ranked is None else []
         about = [*self._notes, *sweeps, *(_note_unlisted(hits, shown) if ranked is None else [_NO_ROOM])]
         lines = self._write_lines(shown, question, values, most_tokens - sum(map(estimate_tokens, about)))

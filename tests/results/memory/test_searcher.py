@@ -55,6 +55,12 @@ def ids(home: Path, text: str) -> list[str]:
     [
         ("lr=0.0002", [2]),
         ("lr=2e-4", [2]),
+        ("lr=1e-4 vs lr=2e-4", [2, 1]),
+        ("lr 1e-4 vs 3e-4", [3, 1]),
+        ("lr != 1e-4 -failed", [5, 2]),
+        ("suite=goal or suite=libero_spatial", [4]),
+        ("not owner:ada", [2]),
+        ("lr>1e-5 -tag:night state:finished", [2]),
         ("lr > 1e-4 num_envs <= 192", [3, 2]),
         ("env.num_envs=64", [1]),
         ("suite=libero_spatial", [4]),
@@ -147,6 +153,7 @@ def test_many_cells_of_one_sweep_are_not_all_listed_beside_others(home: Path) ->
     assert f"Not listed: {10 - own} more cells of grid-ab3d; sweep:NAME lists them." in cut.notes
     assert found.total == 14
     assert len(find(home, "sweep:grid").lines) == 10
+    assert len(find(home, "/lab", most=20).lines) == 16  # with the line of the sweep, where all have room
 
 
 def test_a_reason_and_a_later_verdict_are_found_and_told(home: Path) -> None:
