@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mcp_server.text.regex import compile_lazily
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _VALUE_COLUMN = 7
 _PART = re.compile(r"\{([a-z_]+)\}")
@@ -56,9 +56,14 @@ def read_patterns(name: str, module: str) -> Patterns:
     """
     patterns, texts = {}, dict[str, str]()
     for key, line in _read_lines(name)[module]:
-        texts[key] = _PART.sub(lambda part: texts.get(part[1], part[0]), line)
+        texts[key] = fill_parts(line, texts)
         patterns[key] = compile_lazily(texts[key])
     return Patterns(patterns)
+
+
+def fill_parts(pattern: str, parts: Mapping[str, str]) -> str:
+    """Return ``pattern`` with the parts that it names as ``{part}``; names of none stay."""
+    return _PART.sub(lambda part: parts.get(part[1], part[0]), pattern)
 
 
 @cache

@@ -116,15 +116,17 @@ _MOST_KEYS = 40
 
 
 def compare_keys(scene: Scene) -> NextStep | None:
-    """Return the prefix by which the keys that ``scene`` lists become equal, or None."""
+    """Return the prefixes without which the keys that ``scene`` lists become equal, or None."""
     missing, unexpected = _read_keys(scene.message)
-    if prefix := _find_prefix(long=unexpected, short=missing):
+    here, saved = _find_prefixes(missing, unexpected)
+    if saved and not here:
         say = "Each key of the checkpoint begins with {0}: remove that prefix before load_state_dict{ at}"
-        return correct(say, [prefix], scene)
-    if prefix := _find_prefix(long=missing, short=unexpected):
+        return correct(say, [saved], scene)
+    if here and not saved:
         say = "The checkpoint's keys lack the prefix {0} of this model: load them into {1}, or add it{, at}"
-        return correct(say, [prefix, f"model.{prefix.rstrip('.')}"], scene)
-    return None
+        return correct(say, [here, f"model.{here.rstrip('.')}"], scene)
+    say = "The checkpoint's keys begin with {0}, this model's with {1}: replace that prefix before load_state_dict{ at}"
+    return correct(say, [saved, here], scene) if here else None
 
 
 def _read_keys(text: str) -> tuple[list[str], list[str]]:
@@ -135,10 +137,23 @@ def _read_keys(text: str) -> tuple[list[str], list[str]]:
     return found["missing"], found["unexpected"]
 
 
-def _find_prefix(*, long: list[str], short: list[str]) -> str:
-    """Return what a key of ``long`` has before a whole key of ``short``, where all such pairs agree. Or nothing."""
-    prefixes = {one[: -len(other)] for one in long for other in short if one.endswith(f".{other}")}
-    return prefixes.pop() if len(prefixes) == 1 else ""
+def _find_prefixes(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str]:
+    """Return how the keys of either list begin where the rest is the same, if that holds for all. Else nothing."""
+    found = set()
+    for key in missing:
+        rest, other = max(
+            ((_common_end(key, one), one) for one in unexpected), key=lambda pair: len(pair[0]), default=("", "")
+        )
+        is_whole = rest in (key, other)
+        found.add((key.removesuffix(rest), other.removesuffix(rest)) if is_whole or "." in rest else ("", ""))
+    return found.pop() if len(found) == 1 else ("", "")
+
+
+def _common_end(one: str, other: str) -> str:
+    """Return the parts, between dots, with which both keys end."""
+    parts = list(zip(reversed(one.split(".")), reversed(other.split("."))))
+    same = next((n for n, (a, b) in enumerate(parts) if a != b), len(parts))
+    return ".".join(one.split(".")[-same:]) if same else ""
 
 
 # --- operands that are None

@@ -79,14 +79,14 @@ def _propose_from(names: tuple[str, ...]) -> Iterator[_Proposer]:
 
 
 def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
-    yield from (check_host, read_figures, explain_timeout, suggest_option, explain_other_python)
+    yield from (check_host, read_figures, explain_timeout, explain_other_python)
     if is_error:
         yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric)
         yield from _propose_from(WRAPPED)
         yield from (compare_keys, name_today)
     yield from _propose_from(SPECIAL)
     if is_error:
-        yield from (suggest_choice, suggest_name, find_argument, suggest_setting, explain_shapes)
+        yield from (suggest_option, suggest_choice, suggest_name, find_argument, suggest_setting, explain_shapes)
     yield explain_service
     yield from _propose_from(GENERAL)
     if is_error:

@@ -6,6 +6,7 @@ itself over those of the kernel, a scheduler or Ray, and specific messages over 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -75,7 +76,7 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
     if not multi_process:
         child = next((one for one in causes if one.child), None)
         chosen = child or causes[-1]
-        if chosen.kind in {"cuda_error", *_VAGUE}:
+        if chosen.kind in {"cuda_error", "oom_host", *_VAGUE}:
             chosen = next((one for one in causes if _RX.physx_memory.match(one.text)), chosen)
         return _find_first_report(causes, chosen)
     if causes[0].kind in _VAGUE and not causes[0].tag:
@@ -240,7 +241,13 @@ def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text:
         for at in (*above, *(below if is_below else ())):
             text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
             if compile_once(one["cause"]).match(text_near):
-                proof = match_error_kind(text_near) if one.get("as") == _BY_TEXT else one.get("as")
+                proof_at = at
+                if re.match(r"Error in .*:\s*$", text_near) and at + 1 < len(lines):  # R's message begins below
+                    proof_at, text_near = at + 1, lines[at + 1].text.strip()
+                said = text_near.partition(" : ")[2] or text_near  # R's message, without the call
+                proof = (match_error_kind(said) or one.get("else")) if one.get("as") == _BY_TEXT else one.get("as")
                 weight = max(evidence.weight, Weight.OWN) if proof not in (None, evidence.kind) else evidence.weight
-                return replace(evidence, at=at, text=text_near, kind=proof or evidence.kind, weight=weight, frames=())
+                return replace(
+                    evidence, at=proof_at, text=text_near, kind=proof or evidence.kind, weight=weight, frames=()
+                )
     return evidence

@@ -296,7 +296,10 @@ def find_cause_outside(lines: Sequence[Line], evidence: FailureEvidence) -> Fail
     top = max(evidence.start - _REACH_LINES, 0)
     texts = [line.text[:_TEXT_CHARS] for line in lines[top : evidence.start]]
     for cause in sorted((one for one in _CAUSES if one.group in groups), key=lambda one: groups.index(one.group)):
-        at = next((at for at in range(len(texts) - 1, -1, -1) if _states(cause, texts[at])), None)
+        found = [at for at, said in enumerate(texts) if _states(cause, said)]
+        at = next(
+            iter(found if cause.group == "process" else found[::-1]), None
+        )  # the first that died took others along
         if at is None:
             continue
         at += top

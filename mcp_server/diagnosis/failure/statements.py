@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mcp_server.diagnosis.advice import FILES
 from mcp_server.diagnosis.failure.kinds import SIGNALS
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks, read_patterns
+from mcp_server.text.rows import fill_parts, read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "statements")
 
@@ -64,10 +64,13 @@ _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 _TEXTS = ("text", "errno", "cuda", "rocm", "cann", "tpu", "mps", "intel")
 
 
+PARTS = {"ran_out": _RX.ran_out.pattern, "device": _RX.device.pattern}
+
+
 class _Table(NamedTuple):
     messages: list[tuple[str, re.Pattern[str]]]  # a kind, and a pattern of all its neighbours in the file
     sure_types: dict[str, str]
-    types: dict[str, str]
+    classes: list[tuple[str, re.Pattern[str]]]
     statements: list[tuple[str, Weight, str, re.Pattern[str]]]
     faults: list[tuple[str, re.Pattern[str]]]  # of accelerators
 
@@ -75,12 +78,12 @@ class _Table(NamedTuple):
 @cache
 def read_table() -> _Table:
     """Return the patterns of `failures.rows`, in their order."""
-    table = _Table([], {}, {}, [], [])
+    table = _Table([], {}, [], [], [])
     texts: list[tuple[str, list[str]]] = []  # neighbours of one kind in the file are one pattern
     for block in read_blocks("diagnosis/failure/failures"):
         fields = dict(block)
         kind = fields["kind"]
-        if patterns := [value for key, value in block if key in _TEXTS]:
+        if patterns := [fill_parts(value, PARTS) for key, value in block if key in _TEXTS]:
             if "errno" in fields:
                 patterns = [_name_errors(fields["errno"].split())]
             if not texts or texts[-1][0] != kind:
@@ -93,7 +96,8 @@ def read_table() -> _Table:
             table.statements.append((word, weight, kind, compile_lazily(fields["line"])))
         else:
             table.sure_types.update(dict.fromkeys(fields.get("sure", "").split(), kind))
-            table.types.update(dict.fromkeys(fields.get("type", "").split(), kind))
+            if "class" in fields:
+                table.classes.append((kind, compile_lazily(fields["class"])))
     for block in chain.from_iterable(read_blocks(f"diagnosis/advice/{name}") for name in FILES):
         if block[0][0] == "kind":  # its advice is for the only failure with this message
             dict(texts)[block[0][1]].append(dict(block)["line"])
@@ -146,7 +150,7 @@ def exception_kind(name: str, text: str) -> str:
         return "python_error"
     if name in _PATHS and kind not in {"disk_full", "network_error"} and not _RX.object_store_denied.search(text):
         return "data_error"
-    return kind or read_table().types.get(name, "python_error")
+    return kind or next((kind for kind, words in read_table().classes if words.search(name)), "python_error")
 
 
 def parse_statement(text: str) -> Statement | None:

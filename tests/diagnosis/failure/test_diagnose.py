@@ -352,6 +352,13 @@ def test_code_that_python_prints_is_no_proof_of_what_it_says(log: str, kind: str
         "memory allocation failed on GPU 0: 12 GiB",
         "HIP: unable to allocate 2048 bytes of memory",
         "could not allocate memory on device cuda:0",
+        "Failed to allocate 402653184 bytes on device 'cuda:0'",
+        "Triton Error [CUDA]: out of memory",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+        "failed to allocate 890.06M (933298432 bytes) from device: HIP_ERROR_OutOfMemory",
+        "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+        "Failed to allocate memory for requested buffer of size 2147483648 (BFCArena)",
     )
     for logged in (f"{TRACE}RuntimeError: {line}\n", f"{line}\n", f"[rank0] ERROR: {line}\n")
 )
@@ -366,6 +373,9 @@ def test_gpu_memory_that_was_not_given_is_a_lack_of_it_in_whatever_words(line: s
         "host memory allocation failed",
         "shared memory allocation failed on device",
         "GPU memory allocation succeeded, validation failed",
+        "memory allocation failed: out of memory",
+        "Out of Memory Error: failed to allocate data of size 16.0 MiB",
+        "cannot allocate vector of size 7.5 Gb",
     ]
 )
 def test_other_memory_is_not_the_gpus(line: str) -> None:

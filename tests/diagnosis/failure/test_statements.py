@@ -9,9 +9,16 @@ import pytest
 
 from mcp_server.diagnosis.failure.diagnose import diagnose
 from mcp_server.diagnosis.failure.kinds import KINDS
-from mcp_server.diagnosis.failure.statements import Statement, Weight, exception_kind, match_error_kind, parse_statement
+from mcp_server.diagnosis.failure.statements import (
+    PARTS,
+    Statement,
+    Weight,
+    exception_kind,
+    match_error_kind,
+    parse_statement,
+)
 from mcp_server.text.lines import number_lines
-from mcp_server.text.rows import read_blocks
+from mcp_server.text.rows import fill_parts, read_blocks
 
 BLOCKS = [dict(block) for block in read_blocks("diagnosis/failure/failures")]
 _BY_LINE = {"by signal", "by text"}
@@ -21,7 +28,7 @@ def test_each_message_proves_its_kind() -> None:
     messages = [block for block in BLOCKS if "text" in block]
     assert len(messages) > 120
     for block in messages:
-        assert re.search(block["text"], block["seen"]), block
+        assert re.search(fill_parts(block["text"], PARTS), block["seen"]), block
         assert match_error_kind(block["seen"]) == block["kind"], block
 
 
@@ -40,7 +47,7 @@ def test_each_vendor_of_a_family_has_its_line() -> None:
         for (vendor, pattern), (key, line) in zip(block[2::2], block[3::2], strict=False):
             if fault:
                 assert key == "seen"
-                assert re.search(pattern, line), pattern
+                assert re.search(fill_parts(pattern, PARTS), line), pattern
                 assert match_error_kind(line) == dict(block)["kind"], line
                 vendors.setdefault(fault, set()).add(vendor)
     assert vendors["allocator"] == {"cuda", "rocm", "cann", "tpu", "mps", "intel"}
@@ -68,10 +75,27 @@ def test_only_a_failure_of_the_hardware_or_of_an_unknown_class_is_worth_a_retry(
 
 def test_each_type_of_exception_is_of_its_kind_without_a_message() -> None:
     types = [
-        (name, block["kind"]) for block in BLOCKS for key in ("sure", "type") for name in block.get(key, "").split()
+        (name, block["kind"]) for block in BLOCKS for key in ("sure", "names") for name in block.get(key, "").split()
     ]
     assert len(types) > 120
     assert [(name, kind) for name, kind in types if exception_kind(name, f"{name}: x") != kind] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NoSuchApiTokenException", "auth_error"),
+        ("BrokerConnectFailure", "network_error"),
+        ("TrainerConfigError", "config_error"),
+        ("ShardCorruptedError", "data_error"),
+        ("CollectiveAbort", "nccl_error"),
+        ("SpatialIndexError", "python_error"),
+        ("InvalidArgumentError", "python_error"),
+        ("TimeoutError", "python_error"),
+    ],
+)
+def test_the_words_of_a_class_that_nobody_knew_name_its_kind(name: str, kind: str) -> None:
+    assert exception_kind(name, f"{name}: x") == kind
 
 
 def test_the_first_statement_of_a_line_is_the_one_that_was_seen_in_it() -> None:
@@ -98,7 +122,7 @@ def test_a_run_that_failed_with_a_line_seen_has_failed_by_it() -> None:
 
 def test_every_block_is_of_a_known_kind_and_no_pattern_stands_twice() -> None:
     assert {block["kind"] for block in BLOCKS} <= {*KINDS, *_BY_LINE}
-    keys = ("text", "errno", "fault", "line", "sure", "type")
+    keys = ("text", "errno", "fault", "line", "sure", "class")
     patterns = [next(block[key] for key in keys if key in block) for block in BLOCKS]
     assert len(set(patterns)) == len(patterns)
     assert [pattern for pattern in patterns if pattern != pattern.strip()] == []
