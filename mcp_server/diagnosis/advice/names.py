@@ -89,7 +89,7 @@ _SAYS_NOTHING = compile_lazily(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
     r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
     r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
-    r"|\bcheck (?:\w+ )?logs?\b|\.out for\b|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log"
+    r"|\bcheck (?:\w+ )?logs?\b|\.out for\b|(?:for|more) (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log"
     r"|asynchronously|This could because"
     r"|you can (?:list|see|check|inspect|find|read|view|learn|also)"
     r"|valid model identifier|^mapping values"
@@ -131,7 +131,8 @@ def suggest_setting(scene: Scene) -> NextStep | None:
 
 
 def _rate(sentence: str) -> int:
-    rate = _DEED if _RX.says_what_to_do.search(sentence) else _DEMAND if _RX.says_what_must_be.search(sentence) else 0
+    demands = _RX.says_what_must_be.search(sentence) and not _RX.says_what_failed.match(sentence)
+    rate = _DEED if _RX.says_what_to_do.search(sentence) else _DEMAND if demands else 0
     return rate + _NAMED if rate and _RX.setting.search(sentence) else rate
 
 

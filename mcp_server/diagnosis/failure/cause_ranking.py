@@ -161,12 +161,15 @@ def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]
 
 
 def _latest_launch(candidates: Sequence[FailureEvidence]) -> Sequence[FailureEvidence]:
-    """Drop launches that ended before a later launch failed."""
-    failed_later = False
+    """Drop launches that ended before a later one failed. Ranks that lost others may say so below their launcher."""
+    failed_later = is_reported = False
     for n in range(len(candidates) - 1, -1, -1):
-        if candidates[n].launcher and failed_later:
+        one = candidates[n]
+        if one.launcher and failed_later:
             return candidates[n + 1 :]
-        failed_later = failed_later or (not candidates[n].launcher and candidates[n].weight >= Weight.PEER)
+        is_reported = is_reported or one.launcher
+        is_failure = one.weight > Weight.PEER or (one.weight == Weight.PEER and is_reported)
+        failed_later = failed_later or (is_failure and not one.launcher)
     return candidates
 
 

@@ -50,6 +50,7 @@ _NAN = compile_lazily(r"(?i)\bnan\b")
 _HELD_LINES = 300  # frames of a remote task
 _BOX_LINES = 400
 _PANIC_LINES = 6
+_JULIA_STACK = "Stacktrace:"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,15 @@ def _read_message_below(lines: Sequence[Line], item: FailureEvidence) -> Failure
     """Return a statement with the lines that belong to it, or None where the head of a box or a panic stands alone."""
     if _RX.box_head.match(item.text):
         return _read_box(lines, item)
+    if item.text == _JULIA_STACK:
+        above = range(item.at - 1, max(item.at - _PANIC_LINES, -1), -1)
+        head = next((at for at in above if lines[at].text.startswith("ERROR: ")), None)
+        text = lines[head].text if head is not None else ""
+        return (
+            replace(item, start=head, at=head, text=text, kind=match_error_kind(text) or "python_error")
+            if head
+            else None
+        )
     if not _RX.panic.match(item.text):
         return item
     near = [
