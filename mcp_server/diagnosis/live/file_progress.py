@@ -48,6 +48,7 @@ class _Curves:
     first_step: int
     step: int
     moves: int = 0
+    axis: str = ""
     tags: dict[str, tuple[int, float]] = field(default_factory=dict)
 
 
@@ -115,6 +116,7 @@ class FileProgress:
                 self.first_step = row.step if self.first_step is None else self.first_step
                 row_s = at_s if row.wall_s is None else at_s - min(max(0.0, wall_s - row.wall_s), at_s)
                 is_timed = row.wall_s is not None or (number == len(rows) and not has_times)
+                curves.axis = row.axis
                 self._take_step(path, curves, row.step, row_s if is_timed else None)
                 curves.grown_s, advanced = at_s, True
         self.advances += advanced
@@ -140,15 +142,27 @@ class FileProgress:
                 self.speed.note_step(at_s, step)
 
     @property
+    def axis(self) -> str:
+        """The leading file's name for its step, empty without one."""
+        return self._files[self.path].axis if self.path in self._files else ""
+
+    @property
     def metrics(self) -> dict[str, float]:
-        """The newest metrics: those with a usual name by it, the others by their tags, four at most."""
+        """The newest metrics: those with a usual name by it, the others by their tags, four at most.
+
+        A training whose figures all have unknown names shows these: `train/ctc`.
+        """
+        unknown, is_named = dict[str, float](), False
         found: dict[str, tuple[int, float]] = {}
         others: dict[int, dict[str, tuple[int, float]]] = {bit: {} for bit in _SHOWN}
         for curves in self._files.values():
             for tag, (step, value) in curves.tags.items():
                 name = classify_name(tag)
+                if name is None and step == self.step and not _OF_MACHINE.search(tag):
+                    unknown[tag] = value
                 if name is None or name.bits & COUNTS:
                     continue
+                is_named = is_named or bool(name.bits & (LOSS | REWARD | QUALITY))
                 if name.headline and step >= found.get(name.headline, (-1, 0.0))[0]:
                     found[name.headline] = step, value
                 elif name.headline is None:
@@ -158,6 +172,7 @@ class FileProgress:
         metrics = {name: found[name][1] for name in HEADLINES if name in found}
         for one in others.values():
             metrics.update((tag, value) for tag, (_, value) in one.items() if tag not in metrics)
+        metrics.update({} if is_named else unknown)
         return dict(list(metrics.items())[:_MOST_METRICS])
 
     def counts_like(self, step: int) -> bool:

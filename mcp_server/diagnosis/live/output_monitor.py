@@ -159,8 +159,10 @@ class OutputMonitor:
 
     @property
     def total_steps(self) -> int | None:
-        """The steps of the present round, as printed. One that the files have passed counts something else."""
+        """The steps of the present round, as printed or planned. One that the files have passed counts otherwise."""
         step, total = self.step, self.progress.total_steps
+        if step is not None and total is None and self._shows_files:
+            return self.progress.planned.find_total(step, self.files.axis)
         return total if step is None or total is None or step <= total else None
 
     @property

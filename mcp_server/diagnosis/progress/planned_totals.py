@@ -7,6 +7,7 @@ import shlex
 from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT
 from mcp_server.diagnosis.progress.step_counters import OVERSHOOT, StepReading, parse_count
+from mcp_server.record.scalar_files import is_epoch
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "planned_totals")
@@ -55,13 +56,32 @@ class PlannedTotals:
             return reading._replace(epochs=total, is_planned=True) if is_right else reading
         return reading
 
+    def find_total(self, step: int, axis: str) -> int | None:
+        """Return the planned total of what a file counts, by its name for that; None where it may be another count.
+
+        Without a name, as in event files, it is the only total that the step has not passed. wandb's own ``_step``
+        counts the calls that log.
+        """
+        if axis == "_step":
+            return None
+        units = ["epochs", "steps", "frames"]
+        if axis:
+            units = [_find_unit(CounterRank.EPOCH if is_epoch(axis) else CounterRank.STEP, axis.lower())]
+        open_totals = {unit: total for unit in units if (total := self.total(unit)) is not None and step <= total}
+        unit = next(iter(open_totals)) if len(open_totals) == 1 else None
+        return None if unit is None or (unit == "epochs" and not axis) else open_totals[unit]
+
     def _total_of_steps(self, reading: StepReading) -> int | None:
-        epochs, key = self.total("epochs"), reading.key
+        epochs = self.total("epochs")
         if reading.per is not None and epochs is not None:
             return epochs * reading.per
-        is_of_frames = "timestep" in key or "frame" in key or "env" in key
-        unit = "epochs" if reading.rank is CounterRank.EPOCH else "frames" if is_of_frames else "steps"
-        return self.total(_UNITS.get(key, unit))
+        return self.total(_find_unit(reading.rank, reading.key))
+
+
+def _find_unit(rank: CounterRank, key: str) -> str:
+    is_of_frames = "timestep" in key or "frame" in key or "env" in key
+    unit = "epochs" if rank is CounterRank.EPOCH else "frames" if is_of_frames else "steps"
+    return _UNITS.get(key, unit)
 
 
 def _find_settings(text: str) -> list[tuple[str, int]]:

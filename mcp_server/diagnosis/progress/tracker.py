@@ -113,7 +113,7 @@ class ProgressTracker:
             (search or user_pattern.search) if user_pattern else None
         )
         self._lead = CounterLead()
-        self._planned = PlannedTotals(command)
+        self.planned = PlannedTotals(command)
         self.is_between_jobs = False
         self._jobs, self._job = 0, ""
         self._is_summary = False  # the lines below its heading are
@@ -144,7 +144,7 @@ class ProgressTracker:
     @property
     def total_steps(self) -> int | None:
         """The steps of the present round, as printed, as the command gives them, or the product of both."""
-        leader, epochs = self._lead.leader, self._planned.total("epochs")
+        leader, epochs = self._lead.leader, self.planned.total("epochs")
         if leader is not None and leader.rank is CounterRank.STEP and leader.is_in_one_epoch(self._named_epoch):
             return None
         if self._lead.total_steps is None and leader is not None and leader.counter.epoch_ends and epochs:
@@ -223,7 +223,7 @@ class ProgressTracker:
             return
         self._lines_before.append(line)
         if not self.first_step_seen or self.is_between_jobs:
-            self._planned.read_line(line)
+            self.planned.read_line(line)
         if len(line) > _MAX_HEADING_CHARS:
             return
         if (match := _RX.job.match(line)) is not None and match[0] != self._job:
@@ -439,7 +439,7 @@ class ProgressTracker:
         if not reading.has_position:
             return MetricLine(None, metrics, line, round=self.round, at=self._find_step(None, line))
         former_round = self.round
-        reading = self._planned.complete(reading)
+        reading = self.planned.complete(reading)
         jobs = self._jobs + self._tables.restarts
         counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s, jobs)
         self.is_between_jobs, self._evaluated_lines = False, 0

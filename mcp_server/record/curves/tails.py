@@ -35,11 +35,15 @@ _POSIX_S = (1e9, 1e10)  # a number in a column of times that is one in seconds
 
 
 class CurveRow(NamedTuple):
-    """The numbers of one row by tag. ``wall_s``: when it was written (POSIX), where the file says so."""
+    """The numbers of one row by tag. ``wall_s``: when it was written (POSIX), where the file says so.
+
+    ``axis``: the file's own name for the step, empty where it has none, as in event files.
+    """
 
     step: int
     wall_s: float | None
     values: Mapping[str, float]
+    axis: str = ""
 
 
 class Tail(ABC):
@@ -172,7 +176,7 @@ class RowTail(Tail):
         others = {name: v for name, v in values.items() if name not in ranks and plain_name(name) not in TIME_KEYS}
         if self._step is None or not others:
             return None
-        return CurveRow(self._step, wall_s, others)
+        return CurveRow(self._step, wall_s, others, key or "")
 
 
 class TableTail(RowTail):
@@ -226,7 +230,7 @@ class WandbTail(Tail):
             values = {name: number for name, cell in history or () if (number := parse_number(cell)) is not None}
             step, wall_s = values.pop("_step", None), values.pop("_timestamp", None)
             if step is not None and values:
-                rows.append(CurveRow(int(step), wall_s, values))
+                rows.append(CurveRow(int(step), wall_s, values, "_step"))
         return end, rows
 
 

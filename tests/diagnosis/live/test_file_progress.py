@@ -48,6 +48,13 @@ def test_metrics_have_the_usual_names_or_their_own_tags() -> None:
     assert progress.metrics == {"reward": 21.0, "fps": 900.0, "losses/value_loss": 0.5}
 
 
+def test_a_training_whose_figures_have_unknown_names_shows_them() -> None:
+    rows = [row(50, epoch=1.0, train__ctc=2.5, lr=0.1, dev__clean__wer=30.0, system__gpu__0__temp=60.0)]
+    assert reading(("history.json", rows)).metrics == {"dev/clean/wer": 30.0, "train/ctc": 2.5}
+    rows = [row(50, train__eps_mse=0.5, sample__fid5k=31.25, sample__foo=1.0)]
+    assert reading(("events", rows)).metrics == {"train/eps_mse": 0.5, "sample/fid5k": 31.25}
+
+
 def test_a_directory_of_held_out_data_gives_no_step_and_says_so_in_the_name() -> None:
     progress = reading(
         ("logs/train/events", [row(10, epoch_loss=2.0)]), ("logs/validation/events", [row(99, epoch_loss=3.0)])
@@ -138,6 +145,31 @@ def test_a_file_that_counts_something_else_gives_metrics_and_the_answer_says_so(
     assert (facts["step"], facts["total_steps"]) == (2, 10)
     assert facts["metrics"] == {"loss": 0.4, "grad_norm": 1.5}
     assert facts["read_from"] == "output; events has step 4500"
+
+
+@pytest.mark.parametrize(
+    ("command", "axis", "step", "total"),
+    [
+        ("t --steps 400", "", 50, 400),
+        ("t --steps 400", "step", 50, 400),
+        ("t --steps 400", "", 401, None),  # it counts samples
+        ("t --steps 400", "_step", 50, None),  # the calls that log, of wandb
+        ("t --steps 400", "epoch", 50, None),
+        ("t --epochs 8", "epoch", 2, 8),
+        ("t --epochs 8", "", 2, None),
+        ("t --epochs 8 --max_steps 400", "", 2, None),  # either
+        ("t --epochs 8 --max_steps 400", "", 9, 400),
+        ("ppo --num-steps 128 --total-timesteps 5e5", "", 36, None),  # a rollout's length is none
+        ("ppo --num-steps 128 --total-timesteps 5e5", "", 512, 500_000),
+        ("ppo --num-steps 128 --total-timesteps 5e5", "time/total_timesteps", 36, 500_000),
+    ],
+)
+def test_a_file_has_the_commands_total_where_both_count_alike(
+    command: str, axis: str, step: int, total: int | None
+) -> None:
+    one = OutputMonitor({"command": command}, 0.0)
+    one.read_rows("runs/x", [CurveRow(step, None, {"train/loss": 0.5}, axis)], 5.0, WALL_S)
+    assert (one.step, one.total_steps) == (step, total)
 
 
 def test_with_a_pattern_of_the_users_a_file_is_no_first_step() -> None:

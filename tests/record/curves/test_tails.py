@@ -174,8 +174,8 @@ def test_a_log_of_wandb_is_read_record_by_record(tmp_path: Path) -> None:
     rows = tail_of(path).read(fd)
     os.close(fd)
     assert rows == [
-        CurveRow(1, 1700000000.5, {"train/loss": 0.5}),
-        CurveRow(2, 1700000000.5, {"train/loss": 0.25}),
+        CurveRow(1, 1700000000.5, {"train/loss": 0.5}, "_step"),
+        CurveRow(2, 1700000000.5, {"train/loss": 0.25}, "_step"),
     ]
 
 
