@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from mcp_server.backends.ssh.ssh_channel import channel_of
 from mcp_server.errors import RunwardError
 from mcp_server.page.exchange import to_json
 from mcp_server.page.sessions import Visitor
+from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import LIVE, Sweep
 from mcp_server.store.run_index import RunQuery
-from mcp_server.text.formatting import format_time
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.people_rows import list_run, list_sweep
@@ -91,7 +90,7 @@ class Board:
             cursor = self.name_place(self.version)
         runs = [self._runs[run_id] for run_id in shown if run_id in self._runs]
         listed = [self._sweeps[sweep_id] for sweep_id in sweeps if sweep_id in self._sweeps]
-        head = to_json({"cursor": cursor, "now": _now(), "total": total, "older": older})
+        head = to_json({"cursor": cursor, "now": now(), "total": total, "older": older})
         return f'{head[:-1]},"runs":[{_join(runs, visitor)}],"sweeps":[{_join(listed, visitor)}]}}'
 
     async def read_row(self, run_id: str, visitor: Visitor) -> dict[str, Any]:
@@ -137,7 +136,7 @@ class Board:
             runs, sweeps = ([each for each in list(kept.values()) if each.version > version] for kept in self._kept())
             gone, text = [run_id for at, run_id in self._gone if at > version], None
             if runs or sweeps or gone:
-                end = to_json({"gone": gone, "now": _now()})
+                end = to_json({"gone": gone, "now": now()})
                 text = f'{{"runs":[{_join(runs, visitor)}],"sweeps":[{_join(sweeps, visitor)}],{end[1:]}'
             self._deltas = {key: text, **{each: known for each, known in self._deltas.items() if each[1] == newest}}
         return newest, self._deltas[key]
@@ -317,7 +316,3 @@ def _join(entries: Iterable[_Entry], visitor: Visitor) -> str:
 
 def _steady(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name not in _VOLATILE}
-
-
-def _now() -> str:
-    return format_time(datetime.now(UTC))

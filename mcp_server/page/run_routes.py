@@ -29,12 +29,11 @@ from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.sweeps.conducting import stop_sweep
 from mcp_server.sweeps.tables.log import keep_note
 from mcp_server.sweeps.tables.trial_table import find_trial, read_diff
-from mcp_server.text.formatting import counted
+from mcp_server.text.formatting import counted, format_posix
 from mcp_server.text.secret_patterns import mask_source
 from mcp_server.threads import run_in_thread, use_threads_for
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.machine_report import Machines, read_usage_curves
-from mcp_server.views.people_rows import format_posix
 
 Act = Callable[[Request, Visitor], Awaitable[Response]]
 _MOST_SPARKS, _SPARKS_S, _SPARKS_AT_ONCE = 60, 3.0, 4

@@ -20,10 +20,10 @@ from mcp_server.results.evaluations.printed_evaluations import read_printed_eval
 from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.finish import find_own_document
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.formatting import shorten_facts, shorten_line, shorten_middle, significant
+from mcp_server.text.formatting import format_posix, shorten_facts, shorten_line, shorten_middle, significant
 from mcp_server.text.secret_patterns import is_secret_variable, mask_secrets
 from mcp_server.tools.support.context import ServerContext
-from mcp_server.views.people_rows import format_posix, name_kind
+from mcp_server.views.people_rows import name_kind
 from mcp_server.views.run_status import Tracker
 
 HIDDEN = "•••"

@@ -10,13 +10,13 @@ import contextlib
 import functools
 import json
 import os
+import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from mcp_server.system.files import is_absent, read_regular_file, write_atomic
-from mcp_server.text.formatting import format_time
+from mcp_server.text.formatting import format_posix
 
 LAYOUT = 3
 CODE_STATE = "code.json"  # source files at the launch of a run or sweep, see ``record/code/code_state``; the launcher's
@@ -92,7 +92,7 @@ class RunDir:
 
 def now() -> str:
     """Return the time in ISO 8601 UTC with milliseconds, e.g. ``2026-11-21T15:30:45.123Z``."""
-    return format_time(datetime.now(timezone.utc))
+    return format_posix(time.time())
 
 
 def boot_id() -> str:

@@ -172,13 +172,11 @@ def count_alike(step_of_file: int, step: int) -> bool:
     return step_of_file <= step * _SAME_COUNTER + _AHEAD
 
 
-def open_tracker(
-    first_step_pattern: str | None, limit_s: float = _PATTERN_S
-) -> tuple[ProgressTracker, TimedSearch | None]:
-    """Return a tracker of a log's steps, and its search for the user's pattern, which takes ``limit_s`` in all."""
+def open_tracker(first_step_pattern: str | None) -> tuple[ProgressTracker, TimedSearch | None]:
+    """Return a tracker of a log's steps, and its search for the user's pattern, whose time is limited."""
     if not first_step_pattern:
         return ProgressTracker(), None
-    search = TimedSearch(first_step_pattern, limit_s)
+    search = TimedSearch(first_step_pattern, _PATTERN_S)
     return ProgressTracker(first_step_pattern, search.search), search
 
 

@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from mcp.types import CallToolResult, TextContent
@@ -20,7 +19,7 @@ from mcp_server.runs.wait.selection import WaitSpec, look_once, to_json
 from mcp_server.runs.wait.waiting import WaitOutcome
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.store.wait_files import WaitRecord, WaitUnreadable
-from mcp_server.text.formatting import format_time
+from mcp_server.text.formatting import format_posix
 from mcp_server.threads import run_in_thread
 from mcp_server.tools import wait_run
 from mcp_server.tools.support.context import ServerContext, revive
@@ -150,7 +149,7 @@ def _updated_at(server: ServerContext, record: WaitRecord, runs: Sequence[Watche
     for run in runs:
         times_s += [posix(run.events[-1]["at"])] if run.events and "at" in run.events[-1] else []
         times_s.append((server.store.output_at_s(run) if isinstance(run, Run) else None) or 0.0)
-    return format_time(datetime.fromtimestamp(max(times_s), UTC))
+    return format_posix(max(times_s))
 
 
 def _dump(result: CallToolResult) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Row(NamedTuple):
             posix(run.ended_at) if run.ended_at else None,
             is_cut_off,
             mark,
-            *(_readable(text or "") for text in (*texts, run.stopped_by)),
+            *(sqlite_text(text or "") for text in (*texts, run.stopped_by)),
         )
 
 
@@ -289,7 +289,7 @@ def _remove_unused(place: Path, own: Path) -> None:
                 remove_index(path)
 
 
-def _readable(text: str) -> str:
+def sqlite_text(text: str) -> str:
     """Return ``text`` as SQLite takes it: names of files and damaged records may hold lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 

@@ -27,6 +27,20 @@ _MOST_BYTES, _CHUNK_BYTES = 16 * 2**20, 2**16
 _MOST_CONFIGURATION_BYTES = 2**20
 
 
+def parents_of(path: str) -> list[str]:
+    """Return the directories above ``path``, the nearest first."""
+    parents = []
+    while (parent := os.path.dirname(path)) != path:  # noqa: PTH120 - hot path
+        parents.append(parent)
+        path = parent
+    return parents
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Return whether ``path`` is ``directory`` or below it. Both are absolute and normalised."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
 def is_absent(error: OSError) -> bool:
     """Return whether ``error`` proves that there is no regular file. If not, its content is unknown now."""
     return error.errno in _ABSENT
@@ -188,7 +202,7 @@ def is_shared_filesystem(path: Path) -> bool:
 def _find_shared_filesystem(path: Path) -> bool:
     mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
     target = str(path.resolve())
-    matches = [(len(at), kind) for at, kind in mounts if target == at or target.startswith(at.rstrip("/") + "/")]
+    matches = [(len(at), kind) for at, kind in mounts if is_within(target, at)]
     return max(matches, default=(0, ""))[1].startswith(_SHARED_FILESYSTEMS)
 
 

@@ -190,9 +190,9 @@ def fold_bars(text: str) -> str:
     return _BAR.sub("…", text)
 
 
-def format_time(at: datetime) -> str:
-    """Return a time in UTC with milliseconds, e.g. ``2026-11-21T15:30:45.123Z``."""
-    return at.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def format_posix(at_s: float) -> str:
+    """Return a POSIX time as ISO 8601 in UTC with milliseconds, e.g. ``2026-11-21T15:30:45.123Z``."""
+    return datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> datetime:

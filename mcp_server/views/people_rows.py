@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import read_end
-from mcp_server.text.formatting import format_time, shorten_facts, shorten_line
+from mcp_server.text.formatting import format_posix, shorten_facts, shorten_line
 from mcp_server.text.log_text import clean_lines
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.views.progress_text import first_metrics
@@ -184,11 +183,6 @@ def _measure_progress(run: Run, step: Any, total: Any) -> float | None:
     if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
         return round(min(1.0, max(0.0, step / total)), 4)
     return None
-
-
-def format_posix(at_s: float) -> str:
-    """Return a POSIX time as an ISO 8601 text."""
-    return format_time(datetime.fromtimestamp(at_s, UTC))
 
 
 def list_sweep(sweep: Sweep, live: Mapping[str, Run]) -> ListedRun:

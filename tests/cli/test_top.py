@@ -13,7 +13,8 @@ from mcp_server.gpus.snapshot import Gpu, GpuProcess
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.views.people_rows import ListedRun, format_posix
+from mcp_server.text.formatting import format_posix
+from mcp_server.views.people_rows import ListedRun
 from mcp_server.views.run_status import describe
 
 NOW_S = 1_795_000_000.0

@@ -9,8 +9,8 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, posix
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.text.formatting import format_posix
 from mcp_server.views.machine_report import HERE, Machines, _join_spans, _measure_span
-from mcp_server.views.people_rows import format_posix
 
 AT = "2026-11-20T10:00:00Z"
 

@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -18,7 +17,7 @@ from mcp_server.record.state import Liveness, Run
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import Sweep, fold_sweep
 from mcp_server.recovery.policy import normalize_policy
-from mcp_server.text.formatting import format_time
+from mcp_server.text.formatting import format_posix
 from mcp_server.views.length_fit import fit_lengths
 from mcp_server.views.sweep_eta import estimate_rest_s
 
@@ -26,7 +25,7 @@ BEGUN_S = 1_795_000_000.0
 
 
 def at(seconds: float) -> str:
-    return format_time(datetime.fromtimestamp(BEGUN_S + seconds, UTC))
+    return format_posix(BEGUN_S + seconds)
 
 
 def sweep_of(cells: list[Cell], events: list[dict[str, Any]], **spec: Any) -> Sweep:

@@ -12,12 +12,11 @@ A supervisor that holds its lock lives, whatever Ray says. A written end needs n
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from mcp_server.backends.ray.ray_watch import JobReport
 from mcp_server.record.ray.ray_head import RayJob
 from mcp_server.record.state import JobEnd, Liveness, LivenessReport
-from mcp_server.text.formatting import format_time
+from mcp_server.text.formatting import format_posix
 
 _FORGOTTEN = "Ray does not know its job any more: the head was restarted, and its jobs ended with it."
 _UNKNOWN = "Ray does not know its job: it was never submitted, or the head was restarted before the command started."
@@ -74,7 +73,7 @@ def _describe_death(job: RayJob | None) -> str:
 
 
 def _make_end(job: RayJob) -> JobEnd:
-    ended_at = None if job.ended_ms is None else format_time(datetime.fromtimestamp(job.ended_ms / 1000, UTC))
+    ended_at = None if job.ended_ms is None else format_posix(job.ended_ms / 1000)
     if job.gave_up_waiting:
         why = {"kind": "ray_error", "line": job.first_line, "retryable": True, "action": "retry", "advice": _WAIT_AGAIN}
         return JobEnd("failed", _GAVE_UP, ended_at, "scheduler", why)

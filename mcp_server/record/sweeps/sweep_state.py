@@ -341,11 +341,8 @@ def _end(cell: CellState, event: RecordEvent) -> CellState:
 _MOST_NAMED = 2  # cells
 
 
-def describe_cut_short(sweep: Sweep, most: int = _MOST_NAMED) -> str:
-    """Return which cells have no rank because they were killed, or ended at their time limit where others finished.
-
-    ``most``: of how many the names are told.
-    """
+def describe_cut_short(sweep: Sweep) -> str:
+    """Return which cells have no rank because they were killed, or ended at their time limit where others finished."""
     finished = {cell.cell.phase for cell in sweep.cells if cell.state == "finished"}
     found: dict[str, list[str]] = {}
     for cell in sweep.cells:
@@ -353,7 +350,9 @@ def describe_cut_short(sweep: Sweep, most: int = _MOST_NAMED) -> str:
         if why and (cell.state == "killed" or cell.cell.phase in finished):
             at = cell.end.get("step")
             found.setdefault(why, []).append(f"{cell.cell.name} at step {at}" if at is not None else cell.cell.name)
-    return "; ".join(f"{len(cells)} {why}, without a rank: {join_some(cells, most)}" for why, cells in found.items())
+    return "; ".join(
+        f"{len(cells)} {why}, without a rank: {join_some(cells, _MOST_NAMED)}" for why, cells in found.items()
+    )
 
 
 def describe_bad_ends(sweep: Sweep) -> str:

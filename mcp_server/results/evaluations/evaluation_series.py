@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -251,7 +251,7 @@ def _metrics_of(row: Row, labels: _Labels) -> Iterator[tuple[str, float]]:
         if plain_name(name) in _VALUE_NAMES and labels.benchmark and len(numbers) == 1:
             metric, labels.benchmark = labels.benchmark, ""  # a table of names and values
             yield metric, value
-        elif not _is_spread_of(name, numbers):
+        elif not any(name == spread for other in numbers if other != name for spread, _ in _spread_names(other)):
             yield name, value
 
 
@@ -274,10 +274,6 @@ def _spread_names(metric: str) -> Iterator[tuple[str, bool]]:
             yield scope + slash + form + choice, True
         for form in (f"std_{word}", f"{word}_std", f"{word}_stddev", f"stddev_{word}"):
             yield scope + slash + form + choice, False
-
-
-def _is_spread_of(name: str, numbers: Mapping[str, float]) -> bool:
-    return any(name == spread for other in numbers if other != name for spread, _ in _spread_names(other))
 
 
 def _add_uncertainty(point: EvaluationPoint, metric: str, row: Row, counted: int | None) -> EvaluationPoint:

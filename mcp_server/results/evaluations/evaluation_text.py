@@ -117,6 +117,7 @@ NAMES = read_words("scalars/names")
 MOST_ROWS = 200
 MOST_COLUMNS = 200
 _MOST_TABLES = 20
+_MOST_ROWS = 50
 _LONGEST_LINE, _LONGEST_DICT = 1_000, 50_000
 _SEPARATOR = re.compile(r"\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?")
 _HEADING = re.compile(r"#{1,6}\s.*")
@@ -422,11 +423,11 @@ def render_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list
     return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
 
 
-def render_rows(rows: Sequence[Row], most: int = 50) -> list[str]:
-    """Return the first ``most`` rows as a markdown table, followed by the total where there are more."""
+def render_rows(rows: Sequence[Row]) -> list[str]:
+    """Return the first 50 rows as a markdown table, followed by the total where there are more."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = render_table(names, [[row.get(name) for name in names] for row in rows[:most]])
-    return [*lines, "", f"… of {len(rows)} rows the first {most}."] if len(rows) > most else lines
+    lines = render_table(names, [[row.get(name) for name in names] for row in rows[:_MOST_ROWS]])
+    return [*lines, "", f"… of {len(rows)} rows the first {_MOST_ROWS}."] if len(rows) > _MOST_ROWS else lines
 
 
 def _cell(value: object) -> str:

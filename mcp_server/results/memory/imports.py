@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import read_regular_file, whole_directory
 from mcp_server.system.git_state import GitState
-from mcp_server.text.formatting import format_time, printable
+from mcp_server.text.formatting import format_posix, printable
 from mcp_server.text.secret_patterns import mask_secrets, mask_source
 
 _MOST_METRICS, _MOST_LOG_BYTES, _MOST_CONFIG_BYTES = 60, 256 << 20, 1 << 20
@@ -96,7 +95,7 @@ def _describe(training: Training, owner: str) -> tuple[RunSpec, dict[str, Any]]:
     end: dict[str, Any] = {"exit_code": told.exit_code, "then": _tell_end(told, training)}
     if told.ended_s is not None and started_s is not None and told.ended_s >= started_s:
         end["elapsed_s"] = told.ended_s - started_s
-    end |= {name: _write_time(at) for name, at in (("started_at", started_s), ("ended_at", told.ended_s)) if at}
+    end |= {name: format_posix(at) for name, at in (("started_at", started_s), ("ended_at", told.ended_s)) if at}
     failure = training.examined.facts() if training.examined is not None and training.examined.failure else None
     if failure is not None and told.end != "finished":
         end["failure"] = {"kind": failure["kind"], "line": mask_secrets(failure["line"] or "")}
@@ -108,7 +107,7 @@ def _describe(training: Training, owner: str) -> tuple[RunSpec, dict[str, Any]]:
         tags=list(told.tags),
         why=mask_secrets(told.note) or None,
         layout=LAYOUT,
-        created_at=_write_time(created_s),
+        created_at=format_posix(created_s),
         imported={"key": training.key, "locations": [_keep_location(one) for one in training.locations]}
         | {"seen": hashlib.sha256(json.dumps([*map(str, files), changed_s]).encode()).hexdigest()[:12]},
     )
@@ -139,7 +138,7 @@ def _describe_progress(training: Training, last_s: float) -> dict[str, Any]:
     if training.examined is not None and training.examined.step is not None and not steps:
         steps = [training.examined.step]
     metrics = {tag: value if math.isfinite(value) else str(value) for tag, value in values.items()}
-    return {"step": max(steps, default=None), "metrics": metrics, "at": _write_time(last_s)}
+    return {"step": max(steps, default=None), "metrics": metrics, "at": format_posix(last_s)}
 
 
 def _find_writer(training: Training, end: Mapping[str, Any], store: RunStore, scalars: Scalars) -> str | None:
@@ -211,7 +210,3 @@ def _keep(code: Path, name: str, path: str, text: str) -> KeptFile:
     data = text.encode(errors="replace")
     (code / name).write_bytes(data)
     return KeptFile(path, name, len(data), hashlib.sha256(data).hexdigest())
-
-
-def _write_time(posix_s: float) -> str:
-    return format_time(datetime.fromtimestamp(posix_s, UTC))

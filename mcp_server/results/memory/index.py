@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.question import GROUPS
 from mcp_server.results.memory.vocabulary import Names, list_meant
-from mcp_server.store.run_index import RunIndex
+from mcp_server.store.run_index import RunIndex, sqlite_text
 
 Schema = Literal["main", "temp"]
 SCHEMAS: tuple[Schema, ...] = ("main", "temp")
@@ -212,7 +212,7 @@ class Memory:
             if text.isalnum() and not text.isdigit():
                 names.add(("value", text.lower()))
         self._run_each(schema, "INSERT OR IGNORE INTO $names VALUES (?, ?)", names)
-        texts = [(number, _readable(one.text)) for number, one in numbered]
+        texts = [(number, sqlite_text(one.text)) for number, one in numbered]
         self._run_each(schema, "INSERT INTO $texts (rowid, body) VALUES (?, ?)", texts)
 
     def read_names(self) -> Names:
@@ -277,13 +277,8 @@ def _name_tables(schema: Schema, statement: str) -> str:
 
 def _list_settings(number: int, one: Remembered) -> Iterator[tuple[int, str, str, float | None, str]]:
     for name, value in one.settings:
-        normal, text = normal_name(name), _readable(value[:_MOST_VALUE])
+        normal, text = normal_name(name), sqlite_text(value[:_MOST_VALUE])
         yield number, normal, short_name(normal), read_number(text), text
-
-
-def _readable(text: str) -> str:
-    """Return ``text`` as SQLite takes it, without lone surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _name_condition(name: str, names: Names) -> tuple[str, dict[str, Any]]:

@@ -173,16 +173,12 @@ def _add_paths(plan: PrunePlan, store: RunStore) -> None:
         if found := find_checkpoints(path):  # a training wrote into its record or its copy
             plan.kept[path.name] = f"{found[0].path} is a checkpoint: move it, or remove it yourself"
         else:
-            plan.paths[path] = _measure(path)
+            plan.paths[path] = sum(status.st_size for status in _iter_files(path))
     plan.runs = [run for run in plan.runs if store.record_of(run).path in plan.paths]
 
 
 def _is_below(run: Run, directory: Path) -> bool:
     return Path(run.spec.cwd).is_relative_to(directory) and Path(run.spec.cwd) != directory
-
-
-def _measure(path: Path) -> int:
-    return sum(status.st_size for status in _iter_files(path))
 
 
 def _iter_files(path: Path) -> Iterator[os.stat_result]:

@@ -159,7 +159,7 @@ def apply_change(request: LaunchRequest, change: Mapping[str, Any], run_id: str 
             params[name] = value
         elif name.startswith("$"):
             env[name[1:]] = write_value(value)
-        elif (count := _count_option(command, name)) and name in arguments:
+        elif (count := sum(1 for word in parse(command).words if _is_option(word, name))) and name in arguments:
             remedy = f'Write "--{name}" for the option; pass {name} beside like for the launch.'
             raise BadArgument("change", f"{name} is an option of the command and an argument of launch_run.", remedy)
         elif count > 1:
@@ -188,11 +188,6 @@ def _read_argument(name: str, value: object) -> dict[str, Any]:
         raise BadArgument(
             "change", f"{name}: {error.errors()[0]['msg']}.", f"Write it as launch_run's {name}."
         ) from error
-
-
-def _count_option(command: str | list[str], name: str) -> int:
-    """Return how often the command has an option, as ``--name``, ``--name=value`` or ``name=value``."""
-    return sum(1 for word in parse(command).words if _is_option(word, name))
 
 
 def _is_option(word: str, name: str) -> bool:

@@ -136,7 +136,7 @@ class _Scanner:
             last = wrong[-1]
             if records.starts[last] + records.lengths[last] + FRAME_BYTES == held - at:
                 held = int(records.starts[last]) + at  # a page that is not written yet begins within this record
-        waited = [offset for offset in damage if self._may_heal(offset)]
+        waited = [offset for offset in damage if not self._final and self._size - offset <= _TAIL_BYTES]
         held = min(waited if held is None else [*waited, held], default=None)
         good = np.ones(len(records.starts), bool)
         good[wrong] = False
@@ -198,9 +198,6 @@ class _Scanner:
 
     def _read(self, offset: int, length: int) -> bytes:
         return os.pread(self._fd, length, offset)
-
-    def _may_heal(self, offset: int) -> bool:
-        return not self._final and self._size - offset <= _TAIL_BYTES
 
 
 _WINDOW_BYTES = 16 * 2**10

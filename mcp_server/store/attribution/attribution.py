@@ -26,9 +26,10 @@ from mcp_server.store.attribution.claim_records import (
     move_outputs,
     move_run,
 )
-from mcp_server.store.attribution.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide, is_within
+from mcp_server.store.attribution.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
+from mcp_server.system.files import is_within
 from mcp_server.text.formatting import join_some
 
 _MOST_OTHERS, _MOST_REMEMBERED, _MOST_UNCERTAIN = 300, 2_000, 1_000
@@ -79,7 +80,7 @@ class OwnFiles:
             self._note_uncertain(file.path)
         return verdict, rank
 
-    def judge_all(self, files: Sequence[FileFacts], least: Rank = Rank.BELOW) -> tuple[Verdict, Rank]:
+    def judge_all(self, files: Sequence[FileFacts]) -> tuple[Verdict, Rank]:
         """Return the verdict on a directory whose files belong together, and the strongest evidence of the run.
 
         It is the run's if none of its files is another's, and it wrote one, or all that changed are its own.
@@ -91,7 +92,7 @@ class OwnFiles:
         if Verdict.OTHER in verdicts or rank is Rank.NONE or any(map(self._is_written_by_another, unrelated)):
             return Verdict.OTHER, rank
         is_own = verdicts == {Verdict.OWN} or any(v is Verdict.OWN and r >= Rank.WRITTEN for v, r in judged)
-        if is_own and rank >= least:
+        if is_own and rank >= Rank.BELOW:
             return Verdict.OWN, rank
         self._note_uncertain(os.path.commonpath([file.path for file in files]))
         return Verdict.UNCERTAIN, rank
@@ -260,7 +261,7 @@ def describe_shared(claims: Sequence[Claims]) -> dict[str, str]:
     for place, runs in sorted(writers.items()):
         directory, _, name = place.rpartition("/")
         for one in runs:
-            if any(_lived_together(one, other) for other in runs):
+            if any(one is not other and one.begun_s < other.ended_s and other.begun_s < one.ended_s for other in runs):
                 shared.setdefault(directory, {}).setdefault(one.run_id, name or "event files")
     return {
         directory: f"{_join(list(names))} write the same files in {directory} "
@@ -285,7 +286,3 @@ def _list_places(claims: Claims) -> Iterator[str]:
         is_own = any(is_within(place, one) for one in (claims.cwd, *claims.named))
         if is_own and not any(part.startswith((".", "__")) or "cache" in part.lower() for part in place.split("/")):
             yield place
-
-
-def _lived_together(one: Claims, other: Claims) -> bool:
-    return one is not other and one.begun_s < other.ended_s and other.begun_s < one.ended_s

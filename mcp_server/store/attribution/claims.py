@@ -27,6 +27,7 @@ from pathlib import Path
 
 from mcp_server.record.scalar_files import DATABASES, find_scalar_file, parse_event_name
 from mcp_server.record.written_files import WrittenFile
+from mcp_server.system.files import is_within, parents_of
 
 # File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
 SLACK_S = 2.0
@@ -327,20 +328,6 @@ def _is_mixed(file: FileFacts, own: Claims, other: Claims) -> bool:
 def _is_same_host(one: str, other: str) -> bool:
     """Return whether two host names, whole or up to their first dots, may be one machine's."""
     return not one or not other or one.partition(".")[0].casefold() == other.partition(".")[0].casefold()
-
-
-def parents_of(path: str) -> list[str]:
-    """Return the directories above ``path``, the nearest first."""
-    parents = []
-    while (parent := os.path.dirname(path)) != path:  # noqa: PTH120 - hot path
-        parents.append(parent)
-        path = parent
-    return parents
-
-
-def is_within(path: str, directory: str) -> bool:
-    """Return whether ``path`` is ``directory`` or below it. Both are absolute and normalised."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _is_saved(path: str, saved: str) -> bool:

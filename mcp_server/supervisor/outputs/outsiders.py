@@ -17,6 +17,7 @@ from mcp_server.command.outputs import find_in_command
 from mcp_server.command.programs import PYTHON_LAUNCHERS
 from mcp_server.record.written_files import Outsider
 from mcp_server.system import processes
+from mcp_server.system.files import is_within
 from mcp_server.system.own_process import supervised_run
 from mcp_server.system.processes import list_written_files
 from mcp_server.text.regex import compile_lazily
@@ -105,7 +106,7 @@ class OutsiderWatch:
         others = [one for one in self._seen.values() if not one.until_s and (one.files or one.may_train)]
         rivals = []
         for one in [*self._neighbours.values(), *others]:
-            above = [place.count("/") for place in (one.cwd, *one.directories) if _is_below(path, place)]
+            above = [place.count("/") for place in (one.cwd, *one.directories) if is_within(path, place)]
             if max(above, default=-1) >= least:
                 holds = path in one.files or any(path == held for held, _, _ in list_written_files(one.process.pid))
                 rivals.append(Rival(one.run_id or f"process {one.process.pid}", max(above), holds))
@@ -126,7 +127,7 @@ class OutsiderWatch:
         except OSError:  # it is gone, or another user's
             self._known.add(numbers)
             return None
-        is_below, words = _is_below(cwd, self._cwd), processes.command_words(one.pid)
+        is_below, words = is_within(cwd, self._cwd), processes.command_words(one.pid)
         known = self._young.get(one)
         self._young[one] = cwd, words
         if known == (cwd, words):
@@ -151,8 +152,8 @@ class OutsiderWatch:
     def _note_files(self, seen: _Seen) -> None:
         with contextlib.suppress(OSError):
             for path, status, _ in list_written_files(seen.process.pid):
-                hidden = path.rpartition("/")[2].startswith(".") or _is_below(path, self._records)
-                if not hidden and len(seen.files) < _MOST_FILES and _is_below(path, self._cwd):
+                hidden = path.rpartition("/")[2].startswith(".") or is_within(path, self._records)
+                if not hidden and len(seen.files) < _MOST_FILES and is_within(path, self._cwd):
                     seen.files[path] = status.st_ino
 
 
@@ -188,7 +189,3 @@ def _may_train(words: list[str]) -> bool:
     if not names or not _LAUNCHERS.match(names[0]) or any(map(_TOOLS.match, names)):
         return False
     return any(map(_SCRIPT.search, words[1:]))
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")

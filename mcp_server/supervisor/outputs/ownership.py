@@ -18,6 +18,7 @@ from mcp_server.supervisor.outputs.outsiders import OutsiderWatch, Rival
 from mcp_server.supervisor.outputs.scalar_tails import OWN
 from mcp_server.supervisor.outputs.seen_files import SeenFiles
 from mcp_server.system import processes
+from mcp_server.system.files import parents_of
 
 _TICK_NS = 20 * 10**6  # the kernel's coarse clock dates files
 
@@ -53,7 +54,7 @@ class CurveOwnership:
         below = path.removeprefix(self._cwd)
         if self._run_id in below:
             return OWN
-        above = _list_above(path)
+        above = parents_of(path)
         mine = self._find_depth(above, named)
         rivals = self._outsiders.find_rivals(path, mine if mine or held is None else above[0].count("/"), living)
         former = self._of_others.get(path, (0, OWN))[1] if self._is_known(path, status.st_ino) else OWN
@@ -97,12 +98,3 @@ class CurveOwnership:
         if self._cwd not in above and not set(above) & set(self._files.directories()):
             return False
         return changed_ns > self._looked_ns.setdefault(path, time.time_ns())
-
-
-def _list_above(path: str) -> list[str]:
-    """Return the directories above a path, the nearest first."""
-    above = []
-    while (parent := os.path.dirname(path)) != path:  # noqa: PTH120 - hot path
-        above.append(parent)
-        path = parent
-    return above

@@ -139,7 +139,7 @@ def format_value(value: object) -> str:
         return "{" + ",".join(f"{_format_key(key)}:{format_value(inner)}" for key, inner in value.items()) + "}"
     if not isinstance(value, str):
         raise NotAnOverride(f"a value of the type {type(value).__name__}")
-    return value if _is_plain(value) else _quote(value)
+    return value if _PLAIN.fullmatch(value) is not None and value.lower() not in _KEYWORDS else _quote(value)
 
 
 def _flatten(table: Mapping[str, object], path: str, prefix: str) -> Iterator[tuple[str, Scalar]]:
@@ -163,10 +163,6 @@ def _to_scalar(value: object) -> Scalar:
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return format_value(value)
-
-
-def _is_plain(text: str) -> bool:
-    return _PLAIN.fullmatch(text) is not None and text.lower() not in _KEYWORDS
 
 
 def _quote(text: str) -> str:
