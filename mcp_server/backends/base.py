@@ -66,11 +66,7 @@ class Backend(Protocol):
             raise BadArgument("backend_options", f"{request.backend} has none: {given[:80]}.")
 
     def check_usable(self) -> None:
-        """Check that this backend can start a run.
-
-        Raises:
-            RunwardError: a program that it needs is missing.
-        """
+        """Raise RunwardError where a program is missing that this backend needs to start a run."""
 
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
         """Return ``spec`` with the fields that only this backend knows, e.g. the session's name."""
@@ -85,11 +81,7 @@ class Backend(Protocol):
         return ""
 
     def create(self, directory: RunDir, spec: RunSpec) -> None:
-        """Make the run's directory appear whole, with its spec and what ``start`` needs in it.
-
-        Raises:
-            OSError: it cannot be written; nothing is left of it.
-        """
+        """Make the run's directory appear whole, with spec and what ``start`` needs, or nothing, and raise OSError."""
 
     async def start(
         self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
@@ -122,11 +114,7 @@ class Backend(Protocol):
         """Return whether the supervisor lives, as far as this host can find out."""
 
     def check_stoppable(self, spec: RunSpec) -> None:
-        """Check that this host may stop the run.
-
-        Raises:
-            RunElsewhere: only another host can.
-        """
+        """Raise RunElsewhere where only another host can stop the run."""
 
     def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
         """Write ``stop.json``. None withdraws the request.
@@ -249,11 +237,7 @@ def _name_by_ssh(name: str) -> str:
 
 
 def find_backend(name: str) -> Backend:
-    """Return the backend that a launch names.
-
-    Raises:
-        BadArgument: there is none of this name; lists those there are.
-    """
+    """Return the backend that a launch names; another name is a BadArgument that lists them."""
     names = [each for each in _BACKENDS if each not in _NOT_BY_NAME]
     if name not in names:
         raise BadArgument("backend", f"{name!r:.40} is not one of {', '.join(names)}.")

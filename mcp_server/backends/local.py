@@ -195,33 +195,21 @@ class LocalBackend(Backend):
 
 
 def check_interpreter() -> None:
-    """Check that the interpreter of this process, with which it starts supervisors, is there and may be executed.
-
-    Raises:
-        InterpreterGone: its environment was removed, moved, or closed to this user.
-    """
+    """Raise InterpreterGone where this process's interpreter, which starts supervisors, cannot be executed."""
     python = Path(sys.executable)
     if not os.access(python, os.X_OK):
         raise InterpreterGone(python, "may not be executed" if os.path.lexists(python) else "is missing")
 
 
 def check_proc() -> None:
-    """Check that /proc shows this process by its own number, so that what it shows may be signalled.
-
-    Raises:
-        ProcForeign: it is that of another process namespace.
-    """
+    """Raise ProcForeign where /proc is another process namespace's: what it shows must not be signalled."""
     with contextlib.suppress(OSError):  # none is mounted
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - a number
             raise ProcForeign
 
 
 def check_program(module: str) -> None:
-    """Check that the interpreter of this process starts and finds ``module`` of this package, a program.
-
-    Raises:
-        InterpreterGone: it does not start, or the package was removed under this process.
-    """
+    """Raise InterpreterGone where this process's interpreter does not start, or lacks ``module``, a program."""
     check_interpreter()
     words = [sys.executable, "-I", "-S", "-c", ""]
     try:

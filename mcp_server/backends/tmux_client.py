@@ -65,11 +65,7 @@ def read_global_environment(socket: str) -> list[str]:
 
 
 async def query_in_thread(query: Callable[[], T]) -> T:
-    """Return ``query()``, run in a thread for at most 10 s: a tmux server that is stopped never answers.
-
-    Raises:
-        ScreenNotAnswering: tmux did not answer in time.
-    """
+    """Return ``query()`` from a thread; ScreenNotAnswering after 10 s, since a stopped tmux server never answers."""
     # A limiter of its own: threads that a stopped server blocks are not taken from other work.
     limiter = _LIMITER.get(None)
     if limiter is None:

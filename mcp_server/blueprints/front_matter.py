@@ -197,11 +197,7 @@ def _read_text(name: str, key: str, line: int, node: Node, data: object) -> str:
 
 
 def fold_scalar(inline: str, lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return the lines below ``exp_launch_command: |`` or ``>`` as YAML reads them, with their numbers.
-
-    Raises:
-        YamlFault: YAML cannot read them.
-    """
+    """Return the lines below ``exp_launch_command: |`` or ``>``, numbered, as YAML reads them, or raise YamlFault."""
     first = lines[0][0]
     node = compose("\n".join([f"x: {inline}", *(text for _, text in lines)]), first - 1)
     value = str(node.value[0][1].value).strip("\n") if node is not None else ""

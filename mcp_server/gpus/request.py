@@ -117,11 +117,7 @@ def _parse_names(words: Sequence[str]) -> GpuRequest:
 
 
 def parse_requirements(facts: Mapping[str, object] | None) -> Requirements:
-    """Return the requirements that a user wrote as ``require``.
-
-    Raises:
-        ValueError: a name or a value is not understood; the message lists the names.
-    """
+    """Return the requirements that a user wrote as ``require``; an unknown name is a ValueError that lists them."""
     values: dict[str, int | float | bool] = {}
     names = [field.name for field in fields(Requirements)]
     for name, value in (facts or {}).items():

@@ -176,11 +176,7 @@ class HostsFile(_Table):
     environments: dict[str, Environment] = Field(default_factory=dict)
 
     def environment(self, name: str | None, host: Host) -> Environment:
-        """Return the environment ``name``, without a name the host's; an empty one for ``none``.
-
-        Raises:
-            BadArgument: hosts.toml has no such environment; lists those it has.
-        """
+        """Return the environment ``name``, without it the host's, an empty one for ``none``; else raise BadArgument."""
         name = name or host.environment or NO_ENVIRONMENT
         if name in self.environments:
             return self.environments[name]
@@ -220,11 +216,7 @@ def _check(site: HostsFile) -> None:
 
 
 def find_this_host(site: HostsFile, name: str | None = None) -> Host:
-    """Return the host table of this machine; ``name``, if given, must be a name of it.
-
-    Raises:
-        BadArgument: ``name`` is another machine's, or unknown.
-    """
+    """Return this machine's host table; a ``name`` that is another machine's, or unknown, is a BadArgument."""
     hostname = socket.gethostname()
     here = next((host for host in site.hosts.values() if host.is_called(hostname)), None)
     here = here or Host(name=hostname, hostnames=["localhost"])

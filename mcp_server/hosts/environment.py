@@ -23,11 +23,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Refuse variables that cannot be set, and secrets, which spec.json would keep.
-
-    Raises:
-        BadArgument: names the variable, never its value.
-    """
+    """Raise BadArgument for a variable that cannot be set, or a secret, which spec.json would keep. Tells no value."""
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             raise BadArgument("env", f"{name[:80]!r} cannot be an environment variable.")

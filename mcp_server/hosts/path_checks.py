@@ -117,11 +117,7 @@ class Roots:
 
 
 def refuse_first(faults: Iterable[BadArgument]) -> None:
-    """Refuse a launch for the first of these.
-
-    Raises:
-        BadArgument: names what is wrong, and what to write instead where that is known.
-    """
+    """Raise BadArgument for the first of these, with what to write instead where that is known."""
     for fault in faults:
         raise fault
 

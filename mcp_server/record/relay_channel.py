@@ -82,11 +82,7 @@ class FrameWriter:
         self._fd, self._lock = fd, threading.Lock()
 
     def write(self, message: dict[str, Any], data: bytes = b"") -> None:
-        """Write a frame.
-
-        Raises:
-            OSError: the reader has gone.
-        """
+        """Write a frame; OSError where the reader has gone."""
         if data:
             message = {**message, "bytes": len(data)}
         frame = memoryview(json.dumps(message).encode() + b"\n" + data)
@@ -119,11 +115,7 @@ class FrameWriter:
 
 
 def read_frame(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Return the next frame, or None at the end of the channel, and where the end cuts a frame off.
-
-    Raises:
-        ValueError: it is not a frame.
-    """
+    """Return the next frame, or None at the end of the channel, also within a frame; other bytes are a ValueError."""
     line = file.readline(_LONGEST_LINE)
     if not line.endswith(b"\n"):
         return None

@@ -81,11 +81,7 @@ class CodeStore:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def make(self, wish: Facts) -> dict[str, Any]:
-        """Make the directory of a content from what is here and from an upload, unless it is there.
-
-        Raises:
-            LaunchFailed: it cannot be made; nothing of it remains.
-        """
+        """Make the directory of a content from what is here and an upload, or nothing, and raise LaunchFailed."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         upload = self._upload(wish["token"])
         with hold_lock(self.path / "lock"):

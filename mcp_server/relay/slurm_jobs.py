@@ -98,11 +98,7 @@ class SlurmJobs:
     # --- launches
 
     def check_usable(self) -> None:
-        """Check that Slurm's programs are here, and that its nodes see the state directory.
-
-        Raises:
-            LaunchFailed: they are not, or do not.
-        """
+        """Raise LaunchFailed where Slurm's programs are missing, or its nodes do not see the state directory."""
         if missing := find_missing():
             raise LaunchFailed(
                 f"Slurm is not there: {', '.join(missing)} not found.",

@@ -284,11 +284,7 @@ class State:
         return ""
 
     def directory(self, run_id: str) -> RunDir:
-        """Return the directory of a run.
-
-        Raises:
-            RunNotFound: this host has no such run.
-        """
+        """Return the directory of a run, or raise RunNotFound."""
         directory = RunDir(self.runs / run_id)
         if "/" in run_id or not directory.spec.is_file():
             raise RunNotFound(run_id, [])

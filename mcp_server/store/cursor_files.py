@@ -62,11 +62,7 @@ class CursorFiles:
         return word
 
     def read(self, word: str) -> SeenRuns:
-        """Return the cursors that ``word`` names.
-
-        Raises:
-            BadArgument: it is not a word of this state directory, or is too old.
-        """
+        """Return the cursors of ``word``; one that is too old, or not of this state directory, is a BadArgument."""
         try:
             key = word if _WORD.fullmatch(word) else ""
             facts = json.loads(read_regular_file(self._path(key), follow_links=False))

@@ -63,11 +63,7 @@ class NotifySettings(BaseModel):
 
 
 def check_address(address: str) -> None:
-    """Check the address of a webhook, which no message repeats.
-
-    Raises:
-        ValueError: it is not one of http or https with a host.
-    """
+    """Raise ValueError where a webhook's address is none of http or https with a host. No message repeats it."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("the address of a webhook begins with https:// or http://, and has a host")
@@ -153,11 +149,7 @@ class StateHome:
         return next(one for one in ids if not any((place / one).exists() for place in kept))
 
     def create(self) -> None:
-        """Create the directories, with access for their owner alone.
-
-        Raises:
-            StateUnusable: they cannot be created.
-        """
+        """Create the directories, with access for their owner alone, or raise StateUnusable."""
         try:
             for path in (self.path, self.runs, self.keys):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -94,11 +94,7 @@ class Attempt:
         number: int,
         inputs: AttemptInputs,
     ) -> Attempt:
-        """Start the command as attempt ``number``.
-
-        Raises:
-            OSError, StoppedBeforeStart: it was not started.
-        """
+        """Start the command as attempt ``number``, or raise as ``start_command`` does."""
         rundir, events = control.rundir, control.events
         rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
         rundir.attempt(number).mkdir(mode=0o700, exist_ok=True)  # a start that met a full disk is made up

@@ -229,11 +229,7 @@ class Supervision:
             self._control.watch_services(self._services.find_end)
 
     def start_attempt(self, number: int) -> Attempt:
-        """Start attempt ``number``.
-
-        Raises:
-            OSError, StoppedBeforeStart: it was not started.
-        """
+        """Start attempt ``number``, or raise as ``start_command`` does."""
         if self._began_s is None:
             self._began_s = time.monotonic()
         placeholders = self._allocation.placeholders if self._allocation else {}

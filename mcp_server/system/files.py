@@ -163,11 +163,7 @@ def open_private(path: str, flags: int) -> int:
 
 
 def append_whole(fd: int, data: bytes) -> bool:
-    """Append all of ``data`` to an open file, or nothing, as on a full disk; return whether it was appended.
-
-    Raises:
-        OSError: nothing was appended.
-    """
+    """Append all of ``data`` to an open file, or nothing, as on a full disk; return whether it was appended."""
     size, written = os.fstat(fd).st_size, 0
     try:
         written = os.write(fd, data)

@@ -133,11 +133,7 @@ def may_be_locked(path: Path) -> bool:
 
 
 def make_shared_directory(path: Path) -> None:
-    """Make a directory, unless it exists, in which every user may make files and remove only their own.
-
-    Raises:
-        LeaseError: it cannot be made, or what exists cannot be trusted.
-    """
+    """Make a directory, unless it is there, where users remove only their own files, or raise LeaseError."""
     remedy = f"sudo mkdir -m 1777 {path}"
     try:
         with contextlib.suppress(FileExistsError), _no_umask():
@@ -197,11 +193,7 @@ def take_shared_lock(path: Path, patience_s: float = 0.0) -> int | None:
 
 
 def open_lock_file(path: Path) -> int:
-    """Return a descriptor to read and probe a lock file. Creates nothing.
-
-    Raises:
-        OSError: it is missing, or not a regular file.
-    """
+    """Return a descriptor to read and probe a lock file. Creates nothing."""
     return _checked(os.open(path, os.O_RDONLY | _UNTRUSTED))
 
 

@@ -22,11 +22,7 @@ _LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 
 
 def is_port_free(port: int) -> bool:
-    """Return whether no process listens on ``port``.
-
-    Raises:
-        PermissionError: this user may not listen on it.
-    """
+    """Return whether no process listens on ``port``; a PermissionError where this user may not."""
     with socket.socket() as probe:
         # A connection that has just ended does not keep a training run from listening.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,11 +94,7 @@ def _find_default_ray() -> str:
 
 
 def find_next_port(current: int | None) -> int:
-    """Return the first free port above ``current``, as people count them up. Without one, any free port.
-
-    Raises:
-        OSError: no port is free.
-    """
+    """Return the first free port above ``current``, as people count up, else any free one, else raise OSError."""
     above = range(current + 1, min(current + _NEIGHBOURS, HIGHEST_PORT + 1)) if current and current > 0 else ()
     with suppress(PermissionError):
         if (port := next(filter(is_port_free, above), None)) is not None:

@@ -80,11 +80,7 @@ class Installation:
 
 
 def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Installation | Fault:
-    """Return the installation that ``program``, started in ``cwd``, belongs to, or why it cannot be found.
-
-    Raises:
-        OSError: the program cannot be read.
-    """
+    """Return the installation that ``program``, started in ``cwd``, belongs to, or why it cannot be found."""
     path = _follow_pyenv(Path(program), env, cwd)
     program, real = str(path), path.resolve()
     if not _PYTHON.fullmatch(path.name) or not _PYTHON.fullmatch(real.name):

@@ -114,11 +114,7 @@ def capture_command(session: str, *, history: bool) -> list[str]:
 
 
 def read_capture(output: Sequence[str] | None, session: str, *, history: bool) -> list[str]:
-    """Return the lines that a person attached to ``session`` sees, of what ``capture_command`` printed.
-
-    Raises:
-        ScreenNotFound: it printed nothing: there is no session of exactly this name.
-    """
+    """Return the lines that a person attached to ``session`` sees; where tmux printed nothing, raise ScreenNotFound."""
     if not output:
         raise ScreenNotFound(f"There is no tmux session {session!r} on this host.")
     dead, scrolled = output[0].split()

@@ -24,11 +24,7 @@ _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 def check_request(request: LaunchRequest) -> None:
-    """Check what a launch asks of Ray.
-
-    Raises:
-        BadArgument: an option is not one of a job's, is set by runward, or contradicts an argument; or GPUs are named.
-    """
+    """Raise BadArgument for options that no job has, runward sets or an argument contradicts, and for named GPUs."""
     options = request.backend_options
     for name, value in options.items():
         _check_option(name, value)
@@ -87,11 +83,7 @@ def _check_runtime_env(environment: Mapping[str, Any]) -> None:
 
 
 def parse_address(value: object) -> str:
-    """Return the address of a Jobs API in its normal form, e.g. ``http://127.0.0.1:8265``.
-
-    Raises:
-        BadArgument: it is not one.
-    """
+    """Return a Jobs API's address in its normal form, e.g. ``http://127.0.0.1:8265``; another text is a BadArgument."""
     text = str(value).strip()
     text = text if "://" in text else f"http://{text}"
     try:

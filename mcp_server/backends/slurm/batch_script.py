@@ -28,11 +28,7 @@ _VALUE = re.compile(r"[^\"\\\x00-\x1f\x7f]{1,500}")
 
 
 def check_request(request: LaunchRequest) -> None:
-    """Check what a launch asks of Slurm.
-
-    Raises:
-        BadArgument: an option is not sbatch's, is set by runward, or contradicts an argument; or the GPUs are named.
-    """
+    """Raise BadArgument for options that sbatch lacks, runward sets or an argument contradicts, and for named GPUs."""
     options = normalize_options(request.backend_options)
     if ARRAY in request.backend_options and request.sweep is None:
         raise BadArgument("backend_options", f"{ARRAY} is set by runward.", "launch_sweep makes arrays.")
@@ -50,11 +46,7 @@ def check_request(request: LaunchRequest) -> None:
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options of sbatch by their long names, with dashes. A flag has an empty value.
-
-    Raises:
-        BadArgument: a name or a value cannot be used.
-    """
+    """Return options of sbatch by their long names, with dashes; a flag is empty. A wrong one is a BadArgument."""
     normal: dict[str, str] = {}
     for given, value in options.items():
         name = given.strip().lstrip("-").replace("_", "-")

@@ -222,11 +222,7 @@ def read_error(host: str, words: object) -> Exception:
 
 
 def decompress(data: bytes, most_bytes: int = MOST_CONTENT_BYTES) -> bytes:
-    """Return what a relay compressed.
-
-    Raises:
-        OSError: it is damaged, or more than ``most_bytes``.
-    """
+    """Return what a relay compressed; OSError where it is damaged, or more than ``most_bytes``."""
     decompressor = zlib.decompressobj()
     try:
         content = decompressor.decompress(data, most_bytes)

@@ -59,11 +59,7 @@ class SshLink:
 
     @classmethod
     def open(cls, settings: SshSettings) -> SshLink:
-        """Connect, install the relay where it is missing, and start it.
-
-        Raises:
-            ConnectionFailedError: one of these did not work.
-        """
+        """Connect, install the relay where it is missing, and start it, or raise ConnectionFailedError."""
         mark = f"RUNWARD-{secrets.token_hex(8)}"
         environ = {name: value for name, value in os.environ.items() if not holds_a_secret(name, value)}
         try:

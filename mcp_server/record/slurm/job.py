@@ -59,11 +59,7 @@ def render_script(options: Mapping[str, str], program: str) -> str:
 
 
 def preview(script: str, named: Sequence[str]) -> str:
-    """Return a batch script with Slurm's estimate of its start. ``named``: the options that it names.
-
-    Raises:
-        LaunchFailed: Slurm would refuse it.
-    """
+    """Return a batch script with Slurm's estimate of its start, or raise LaunchFailed. ``named``: its options."""
     with tempfile.TemporaryDirectory() as directory:
         path = script_of(Path(directory))
         path.write_text(script)

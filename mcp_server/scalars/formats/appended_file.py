@@ -70,11 +70,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def read(self) -> RunScalars:
-        """Return its scalars as they are now.
-
-        Raises:
-            ScalarsUnreadable: the source is missing, damaged, locked, or needs a package that is not installed.
-        """
+        """Return its scalars as they are now, or raise ScalarsUnreadable."""
 
     @abstractmethod
     def count_unread(self) -> int:

@@ -82,11 +82,7 @@ class EventRun:
         return self, self.read()
 
     def read(self) -> RunScalars:
-        """Return the series as they are now, without tags without points.
-
-        Raises:
-            ScalarsUnreadable: there is no such directory, it has no event files, or none that can be read.
-        """
+        """Return the series as they are now, but no tag without points, or raise ScalarsUnreadable."""
         problems, files, names = [], {}, {}  # two names of one file where a link points to it
         changed = False
         scalars, self._scalars = self._scalars, None  # if anything fails half-way, the next read rebuilds it

@@ -98,11 +98,7 @@ def _name_run(launch: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_filled(cell: Cell, others: Collection[str]) -> None:
-    """Refuse a promotion with a name in braces that no parameter fills in. ``others``: those that its program takes.
-
-    Raises:
-        BadArgument: names it.
-    """
+    """Raise BadArgument for a promotion's name in braces that no parameter fills in. ``others``: its program's."""
     known = {*cell.params, *(cell.launch.get("params") or {}), *others, *ALWAYS_FILLED}
     text = json.dumps([cell.launch.get(name) for name in FILLED], default=str)
     if (name := next((each for each in PLACEHOLDER.findall(text) if each not in known), None)) is not None:

@@ -64,11 +64,7 @@ class Stop:
 
 
 def parse_halving(facts: Mapping[str, Any]) -> Halving:
-    """Return what JSON describes: ``steps``, ``factor`` (default 2), ``least`` (default 4).
-
-    Raises:
-        BadArgument: it is not a halving.
-    """
+    """Return what JSON describes: ``steps``, ``factor`` (default 2), ``least`` (default 4); else raise BadArgument."""
     steps = facts.get("steps")
     if set(facts) - _KEYS or not isinstance(steps, list | tuple) or not steps:
         raise BadArgument("halving", f"must have steps, and may have {', '.join(sorted(_KEYS - {'steps'}))}.", LANGUAGE)

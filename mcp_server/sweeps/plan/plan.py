@@ -144,11 +144,7 @@ def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any])
 
 
 def check_common(argument: str, launch: Mapping[str, Any]) -> None:
-    """Refuse arguments that no launch of a cell takes.
-
-    Raises:
-        BadArgument: names the argument.
-    """
+    """Raise BadArgument for an argument that no launch of a cell takes."""
     if not isinstance(launch, Mapping):
         raise BadArgument(argument, "must be an object with arguments of launch_run.")
     if isinstance(launch.get("params"), str):

@@ -37,11 +37,7 @@ def takes_hydra_settings(launch: Mapping[str, Any]) -> bool:
 def check_multirun(
     command: str | Sequence[str], params: Mapping[str, Any] = MappingProxyType({}), *, is_settings: bool = False
 ) -> None:
-    """Refuse a launch that has Hydra run several trainings in one cell, or with ``is_settings`` has ``lr=1,2`` alone.
-
-    Raises:
-        BadArgument: names the grid that it means.
-    """
+    """Raise BadArgument where Hydra runs several trainings in a cell; with ``is_settings`` for ``lr=1,2`` alone."""
     for simple in parse(command).commands:
         words = [*find_arguments(simple.program_words), *(f"{name}={value}" for name, value in params.items())]
         at = next((n for n, each in enumerate(words) if each in ("-m", "--multirun") or _MODE.fullmatch(each)), None)
@@ -59,11 +55,7 @@ def check_multirun(
 
 
 def check_grid_values(where: str, name: str, values: Iterable[Any], *, is_settings: bool) -> None:
-    """Refuse texts that Hydra would take for several values; with ``is_settings`` also such as ``a,b``.
-
-    Raises:
-        BadArgument: names the list that they mean.
-    """
+    """Raise BadArgument for texts that Hydra takes for several values; with ``is_settings`` also for ``a,b``."""
     for value in values:
         if not isinstance(value, str) or (unfolded := unfold(value)) is None:
             continue
@@ -120,11 +112,7 @@ def _spell(name: str, value: bool | None, options: Mapping[str, str]) -> dict[st
 
 
 def check_distinct(cells: Iterable[Cell]) -> None:
-    """Refuse two cells of a phase that would run the same command in the same way, however their values are written.
-
-    Raises:
-        BadArgument: names both.
-    """
+    """Raise BadArgument for two cells of a phase that run the same command, however their values are written."""
     planned = [cell for cell in cells if cell.promote is None and cell.trial is None]
     _check_settings(planned)
     seen: dict[tuple[str, str], str] = {}

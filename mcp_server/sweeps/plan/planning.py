@@ -91,20 +91,12 @@ class PlannedSweep:
 
 
 async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
-    """Return the plan of a sweep; checks the launch of its cells, and writes nothing.
-
-    Raises:
-        RunwardError: the sweep cannot be started; names the cell.
-    """
+    """Return the plan of a sweep, or raise a RunwardError that names the cell without a launch. Writes nothing."""
     return await check_plan(await run_in_thread(make_spec, request, store, environ), request.goal, store, environ)
 
 
 async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
-    """Check the launch of the cells of ``spec``. ``goal``: what the caller said of it.
-
-    Raises:
-        RunwardError: a cell cannot be launched; names it.
-    """
+    """Raise a RunwardError that names the first cell of ``spec`` without a launch. ``goal``: as the caller said it."""
     await run_in_thread(check_values, spec, store.home, environ)
     await run_in_thread(_check_quota, spec, store)
     await run_in_thread(plan_copies, spec, store.home.path)

@@ -134,11 +134,7 @@ def parse_search(facts: Mapping[str, Any]) -> Search:
 
 
 def parse_space(facts: object) -> Space:
-    """Return the space that JSON describes: a list of values, or a range of numbers, for each parameter.
-
-    Raises:
-        BadArgument: names the parameter.
-    """
+    """Return the space that JSON describes, by parameter a list of values or a range; else raise BadArgument."""
     if not isinstance(facts, Mapping) or not facts:
         raise BadArgument("space", "must be an object with a list or a range for each parameter.", LANGUAGE)
     return {str(name): _parse_dimension(str(name), each) for name, each in facts.items()}

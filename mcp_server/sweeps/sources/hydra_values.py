@@ -62,11 +62,7 @@ def find_config(word: str, cwd: Path | None) -> Path:
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Return the content of a config.
-
-    Raises:
-        BadArgument: it cannot be read, or is not a table; says where.
-    """
+    """Return the content of a config; one that cannot be read, or is no table, is a BadArgument."""
     try:
         data = read_regular_file(file, max_bytes=_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
@@ -124,11 +120,7 @@ def list_overrides(config: Mapping[str, object]) -> Iterator[tuple[str, Scalar]]
 
 
 def format_value(value: object) -> str:
-    """Return a value in Hydra's grammar, so that the program reads this value and this type.
-
-    Raises:
-        NotAnOverride: it holds what the grammar cannot express.
-    """
+    """Return a value in Hydra's grammar, so that the program reads this value and type, or raise NotAnOverride."""
     if isinstance(value, bool) or value is None:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):

@@ -88,11 +88,7 @@ class SweepLog:
         self._look: _Look | None = None
 
     def write(self, sweep: Sweep, live: Mapping[str, Run]) -> None:
-        """Bring both files up to date, and the table of an open sweep; what is right is left alone.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Bring both files up to date, and the table of an open sweep; what is right is left alone."""
         directory = self._directory
         notes = read_cell_notes(directory)
         files = {directory.log: self.render(sweep, live, notes), directory.results: self.render_results(sweep, notes)}

@@ -105,11 +105,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def parse_open(search: Mapping[str, Any]) -> OpenPlan:
-    """Return the plan that a call says.
-
-    Raises:
-        BadArgument: names the field.
-    """
+    """Return the plan that a call says; a wrong field is a BadArgument that names it."""
     given = {name: value for name, value in search.items() if name != "strategy" and value is not None}
     for name, value in given.items():
         if name not in _CHECKS:
