@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import random
@@ -108,6 +109,7 @@ async def survive(sandbox: Sandbox) -> Storm:
     storm, chance, environment = Storm(), random.Random(7), _environment(sandbox)
     sweep_id, repository = await _start(sandbox, environment, 0.3)
     servers: dict[int, int] = {}
+    starting = anyio.Lock()
     begun_s, patience = time.monotonic(), Patience(sandbox.home / "sweeps" / sweep_id / "events.jsonl")
 
     async def propose_all(agent: int) -> None:
@@ -115,7 +117,9 @@ async def survive(sandbox: Sandbox) -> Storm:
         left = [f"{own.choice((1.02, 1.0, 0.97)) + agent / 1000 + number / 1e5:.5f}" for number in range(_EACH)]
         while left and patience.lasts:
             try:
-                async with sandbox.server(**environment, RUNWARD_OWNER="bench") as server:
+                async with contextlib.AsyncExitStack() as stack:
+                    async with starting:  # its process is known as the one that is new
+                        server = await stack.enter_async_context(sandbox.server(**environment, RUNWARD_OWNER="bench"))
                     servers[agent] = server.pid
                     while left:
                         arguments = {"text": f"level {left[0]} by {agent}", "patch": _patch(left[0]), "base": BASELINE}
