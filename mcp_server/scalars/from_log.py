@@ -131,12 +131,7 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
     ``print("val_loss", 0.5)`` writes it: `%WER 24.48 [ 2448 / 10000 ]`, `CV AUROC 0.8567 ± 0.0057`. None without any,
     or where the log cannot be read. NaN and infinity are numbers here.
     """
-    try:
-        with open_regular(log) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
-            lines = list(split_lines(file.read(_MOST_BYTES).decode(errors="replace")))
-    except OSError:
-        return None
+    lines = _read_end(log)
     if after:
         marks = [number for number, line in enumerate(lines) if line.strip() == after]
         lines = lines[marks[-1] + 1 :] if marks else []
@@ -150,6 +145,20 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
         if as_said is not None and (said := as_said.findall(line)):
             return float(said[-1].replace(",", ""))
     return None
+
+
+def count_lines(log: Path, line: str) -> int:
+    """Return how often a log says just this, as far as it is read for a printed value."""
+    return sum(each.strip() == line for each in _read_end(log))
+
+
+def _read_end(log: Path) -> list[str]:
+    try:
+        with open_regular(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
+            return list(split_lines(file.read(_MOST_BYTES).decode(errors="replace")))
+    except OSError:
+        return []
 
 
 def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mcp_server.store.sweep_obstacles import find_conductor
+from mcp_server.sweeps.plan.open_cells import MEASURED
 from mcp_server.sweeps.trials.trials import read_trials
 from tests.support.repository import git, make_repository, picture
 from tests.support.sandbox import Agent, Sandbox
@@ -186,10 +187,14 @@ async def test_failures_are_verdicts_with_their_reason(sandbox: Sandbox) -> None
         crash = patch("level = 1.0", "raise ValueError('bad shape')")
         await agent.call("propose", sweep=sweep_id, text="crashes", patch=crash)
         await agent.call("propose", sweep=sweep_id, text="prints another metric", patch=patch("loss", "cost"))
+        forged = patch("import sys", f"import sys\nprint({MEASURED!r})\nprint('loss 0.1')")
+        await agent.call("propose", sweep=sweep_id, text="prints as if it were measured", patch=forged, base="t0")
         failed = await verdict_of(agent, sandbox, sweep_id, "t1")
         assert (failed.verdict, "ValueError: bad shape" in failed.why) == ("crash", True), failed.why
         same = await verdict_of(agent, sandbox, sweep_id, "t2")
         assert (same.verdict, same.mean) == ("discarded", 1.0), "the command that measures is another one"
+        cheat = await verdict_of(agent, sandbox, sweep_id, "t3")
+        assert (cheat.verdict, f"its log, by another line {MEASURED!r}" in cheat.why) == ("invalid", True), cheat.why
         await agent.kill(sweep_id)
         silent = toy(sandbox, measure="echo 1.0") | {"name": "silent"}
         sweep_id = (await agent.call("launch_sweep", **silent))["sweep_id"]

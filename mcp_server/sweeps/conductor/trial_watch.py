@@ -23,7 +23,7 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepDir, SweepSpec
 from mcp_server.record.sweeps.sweep_state import LIVE, WAITING, CellState, Sweep
 from mcp_server.results.figures import Figure, measure
 from mcp_server.runs.code.code_sync import CodeSync
-from mcp_server.scalars.from_log import read_printed_value
+from mcp_server.scalars.from_log import count_lines, read_printed_value
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_ahead
@@ -261,6 +261,8 @@ class TrialWatch:
                 figure = replace(figure, value=None, bad_end="inf")
         steps = read_printed_value(log, plan.steps) if plan.steps else None
         altered = self._find_changed(plan, cell.cell.name, run)
+        if plan.measure and count_lines(log, MEASURED) > 1:  # the sweep prints it once, whoever else prints it cheats
+            altered.append(f"its log, by another line {MEASURED!r}")
         if figure.value is None and run.spec.mirror and (why := self.store.explain_old_log(run)):
             raise OSError(why)
         return figure, {"changed_files": altered or None, "step": None if steps is None else int(steps)}
