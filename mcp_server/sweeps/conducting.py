@@ -27,12 +27,13 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.sweep_obstacles import find_conductor
 from mcp_server.system import tmux
 from mcp_server.system.lock_files import try_lock
-from mcp_server.system.processes import read_umask, resume_process
+from mcp_server.system.processes import find_process, read_umask, resume_process
 from mcp_server.system.time_bounds import wait_longer
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
-_STARTED_WITHIN_S, _TURN_S = 15.0, 0.05
+_STARTED_WITHIN_S, _TURN_S, _LOOK_S = 15.0, 0.05, 0.5
+_TRIES = 3  # of a conductor that ends before it begins
 PROGRAM = "mcp_server.sweeps.conductor"  # of a conductor
 
 
@@ -53,12 +54,17 @@ async def ensure_conductor(sweep: Sweep, store: RunStore, file_watch: FileWatch,
 
 
 async def start_conductor(
-    directory: SweepDir, sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
+    directory: SweepDir,
+    sweep: Sweep,
+    store: RunStore,
+    file_watch: FileWatch,
+    environ: Mapping[str, str],
+    tries: int = _TRIES,
 ) -> None:
     """Start a conductor and return once it advances the sweep. One that had ended, as ``sweep`` says, is opened again.
 
     Raises:
-        LaunchFailed: tmux refused, or it did not begin in time.
+        LaunchFailed: tmux refused, it did not begin in time, or ended before that, so many ``tries`` long.
         TmuxMissing, InterpreterGone: it cannot begin.
     """
     await run_in_thread(load_backend("tmux").check_usable)
@@ -68,7 +74,7 @@ async def start_conductor(
     fd = await run_in_thread(_open_fifo, fifo)
     turn = await run_in_thread(os.open, directory.path, os.O_RDONLY | os.O_CLOEXEC)
     argv = [sys.executable, "-I", "-X", "utf8", "-m", PROGRAM, str(directory.path)]
-    within_s = wait_longer(_STARTED_WITHIN_S)
+    within_s, is_gone = wait_longer(_STARTED_WITHIN_S), False
     try:
         with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(within_s):
             # One at a time: another would take the session of a conductor that is just beginning for a dead one's.
@@ -83,21 +89,24 @@ async def start_conductor(
             session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
             argv += [str(fifo), session, *(["reopen"] if reopens else [])]
             start = partial(tmux.new_session, session, argv, socket=socket)
-            await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
+            pid = int(await anyio.to_thread.run_sync(start, abandon_on_cancel=True))
             await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
-            while not await run_in_thread(_is_conducted, store, sweep):
-                await changes.next_change()
-            return
+            while not is_gone:
+                is_gone = await run_in_thread(_is_gone, pid, store, sweep)
+                if await run_in_thread(_is_conducted, store, sweep):
+                    return
+                with anyio.move_on_after(0 if is_gone else _LOOK_S):
+                    await changes.next_change()
     finally:
         os.close(turn)
         os.close(fd)
         with anyio.CancelScope(shield=True):
             await run_in_thread(partial(fifo.unlink, missing_ok=True))
-    raise LaunchFailed(
-        f"The conductor of {sweep.sweep_id} did not begin within {within_s:.0f} s.",
-        "The sweep is kept; its live runs go on.",
-        "Call again; runward doctor says what is wrong.",
-    )
+    if not is_gone or tries == 1:
+        why = "ended before it began" if is_gone else f"did not begin within {within_s:.0f} s"
+        cause, state = f"The conductor of {sweep.sweep_id} {why}.", "The sweep is kept; its live runs go on."
+        raise LaunchFailed(cause, state, "Call again; runward doctor says what is wrong.")
+    await start_conductor(directory, sweep, store, file_watch, environ, tries - 1)
 
 
 def _open_fifo(path: Path) -> int:
@@ -113,6 +122,11 @@ def _choose_session(sweep_id: str, socket: str, token: str) -> str:
         if former.fullmatch(session):
             tmux_client.close_session(session, socket=socket)
     return f"{sweep_id}-{token}" if sweep_id in tmux_client.list_sessions(socket) else sweep_id
+
+
+def _is_gone(pid: int, store: RunStore, sweep: Sweep) -> bool:
+    """Return whether a conductor has ended, and not because another one was before it."""
+    return find_process(pid) is None and not store.sweeps.observe(sweep.sweep_id).conducted
 
 
 def _is_conducted(store: RunStore, before: Sweep) -> bool:

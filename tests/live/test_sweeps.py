@@ -23,7 +23,7 @@ from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.record.sweeps.sweep_state import Sweep
 from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.store.file_watch import FileWatch
-from mcp_server.sweeps.conducting import ensure_conductor
+from mcp_server.sweeps.conducting import PROGRAM, ensure_conductor
 from mcp_server.sweeps.conductor.conductor import REAPED, conduct
 from mcp_server.system import processes
 from tests.support.fake_nvml import machine
@@ -477,6 +477,35 @@ async def test_several_callers_start_a_conductor_at_once_and_one_stays(sandbox: 
         answers = await to_end(agent, "night-ab3d")
     assert answers[-1]["sweep"]["cells"] == {"total": 1, "finished": 1}
     assert len(sandbox.store.list_runs()) == 1
+
+
+async def test_a_conductor_that_is_killed_as_it_begins_is_started_again_at_once(sandbox: Sandbox) -> None:
+    gate, killed = sandbox.path / "go", list[int]()
+    cells = [Cell("n0", "1", launch={"command": f"until test -e {gate}; do sleep 0.02; done", "cwd": "/"})]
+    spec: dict[str, Any] = {"owner": sandbox.store.home.owner(sandbox.environ), "tmux_socket": sandbox.socket}
+    async with sandbox.agent_in_process() as agent:
+        sandbox.store.home.create()
+        write_sweep(sandbox.path / "state", cells, [], **spec)
+        store, dead = sandbox.store, observe(sandbox, "night-ab3d")
+
+        async def kill_first() -> None:
+            def find() -> int | None:
+                words = ((p.pid, processes.command_words(p.pid) or []) for p in sandbox.own_processes())
+                return next((pid for pid, each in words if PROGRAM in each), None)
+
+            await until_async(lambda: find() is not None, "a conductor that begins")
+            killed.append(int(find() or 0))
+            os.kill(killed[0], signal.SIGKILL)
+
+        with contextlib.closing(FileWatch()) as file_watch:
+            async with anyio.create_task_group() as group:
+                group.start_soon(kill_first)
+                await ensure_conductor(dead, store, file_watch, sandbox.environ)
+        pids = [event["pid"] for event in observe(sandbox, "night-ab3d").events if "pid" in event]
+        assert (len(pids), killed[0] in pids) == (1, False), "the second one began"
+        gate.touch()
+        answers = await to_end(agent, "night-ab3d")
+    assert answers[-1]["sweep"]["cells"] == {"total": 1, "finished": 1}
 
 
 async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: Sandbox) -> None:
