@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.plan.hours import describe_hours
 
 ALL = RunQuery()
+FRAMES = "output; tb/events has step 20480"
 COMMAND = "python train.py --task cube --max_steps 1000"
 
 
@@ -127,3 +129,19 @@ def test_cpu_slots_say_how_many_cells_run_at_once(tmp_path: Path) -> None:
     checked = {"c0": RunSpec(command=COMMAND, gpus="cpu", cpu_slots=2, backend="tmux")}
     text = describe_hours(spec, checked, Finished(tmp_path, run(3600)))
     assert text.startswith("8 cells, 2 at once at most; about 4 h, 8 hours of cells")
+
+
+def test_runs_whose_command_sets_another_length_than_the_programs_own_are_not_alike(tmp_path: Path) -> None:
+    store = Finished(tmp_path, run(1800, "python train.py"), run(7200, "python train.py --epochs 40"))
+    assert "as the finished run of this command took" in describe_hours(plan("python train.py", 4), {}, store)
+    assert "about 30 min, 2 hours of cells" in describe_hours(plan("python train.py", 4), {}, store)
+
+
+def test_a_rung_that_no_like_run_came_to_is_told(tmp_path: Path) -> None:
+    halved = replace(plan(count=4), halving={"steps": [500, 2000]})
+    short, framed = (replace(run(1800), progress={"step": 44, **more}) for more in ({}, {"read_from": FRAMES}))
+    told = "The finished run came no further than step 44: halving at 500 is not reached."
+    assert describe_hours(halved, {}, Finished(tmp_path, short)).endswith(told)
+    assert "came no further" not in describe_hours(halved, {}, Finished(tmp_path, framed))
+    assert "came no further" not in describe_hours(plan(count=4), {}, Finished(tmp_path, short))
+    assert "came no further" not in describe_hours(halved, {}, Finished(tmp_path, run(1800))), "no step is known"

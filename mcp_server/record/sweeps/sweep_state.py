@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Union
 
+from mcp_server.command.shell import parse
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import Liveness, Run, RunState, posix
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
@@ -19,6 +21,7 @@ WAITING, LIVE, SKIPPED, STOPPED = "waiting", "live", "skipped", "stopped"
 INTERRUPTED = ("lost", "interrupted")
 WAITED = "waited"  # of a run that never began: neither a failure nor an interruption of its cell
 COMPLETE = ("finished", "timed_out", STOPPED)  # not started again when an ended sweep is continued
+_SINCE = re.compile(r"since step \d+")  # in the account of a divergence
 CUT_SHORT = (STOPPED, "killed", "timed_out")  # ends with a value that is not that of a whole training
 
 
@@ -88,6 +91,12 @@ class CellState:
         """Its difference from other cells, as it ran: parameters, and arguments of its launch."""
         return {**self.params, **{name: self.setting(name) for name in self.overrides}}
 
+    @cached_property
+    def _options(self) -> Mapping[str, str]:
+        """The options that its command itself holds, without those that a parameter fills in."""
+        options, _ = parse(self.cell.launch.get("command") or []).split_options()
+        return {name: text for name, text in options.items() if "{" not in text}
+
     def planned(self, name: str) -> Any:
         """Return the value of a setting that the cell was planned with, its own or that of its launch."""
         common = self.cell.launch.get("params")
@@ -96,8 +105,9 @@ class CellState:
         return known.get(name)
 
     def setting(self, name: str) -> Any:
-        """Return the value of a setting as the newest attempt had it."""
-        return self.params.get(name, self.planned(name))
+        """Return the value of a setting as the newest attempt had it, also one that the command itself holds."""
+        value = self.params.get(name, self.planned(name))
+        return self._options.get(name) if value is None else value
 
 
 @dataclass(frozen=True)
@@ -361,5 +371,7 @@ def describe_bad_ends(sweep: Sweep) -> str:
     for cell in sweep.cells:
         if cell.bad_end and cell.state == "finished":
             end = cell.bad_end if cell.bad_end == "diverged" else f"ended with {sweep.spec.metric} {cell.bad_end}"
-            found.setdefault(end, []).append(cell.cell.name)
+            context = (cell.end.get("failure") or {}).get("context") or ()
+            since = _SINCE.search(" ".join(map(str, context)))
+            found.setdefault(end, []).append(f"{cell.cell.name} {since[0]}" if since else cell.cell.name)
     return "; ".join(f"{len(bad)} {end}: {join_some(bad, _MOST_NAMED)}" for end, bad in found.items())

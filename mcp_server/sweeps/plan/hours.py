@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from mcp_server.views.sweep_eta import estimate_lengths_s, schedule_s
 
 _MOST_READ, _MOST_ALIKE = 500, 20  # runs, the newest
 _HOUR_S = 3600
+_OF_FILES = re.compile(r"^output; .* has step (\d+)$")
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,20 @@ def _describe_time(spec: SweepSpec, at_once: int | None, runs: Sequence[Run], ow
             [s for s, cell in zip(lengths, spec.cells, strict=True) if cell.phase == phase] for phase in spec.phases
         ]
         took = f"{rough_duration(sum(schedule_s([0.0] * at_once, phase, (), at_once) for phase in phases))}, "
-    return f"{'at most' if limits else 'about'} {took}{work_text}, {', '.join(by)}."
+    text = f"{'at most' if limits else 'about'} {took}{work_text}, {', '.join(by)}."
+    last = max((_find_last_step(run) for run in runs if run.run_id in alike), default=0)
+    rungs = [step for step in (spec.halving or {}).get("steps", ()) if 0 < last < step]
+    return (
+        f"{text} {runs_count.capitalize()} came no further than step {last}: halving at {rungs[0]} is not reached."
+        if rungs
+        else text
+    )
+
+
+def _find_last_step(run: Run) -> int:
+    """Return the step to which a run came, by its output or by its files where those count further; 0 if unknown."""
+    step, of_files = run.progress.get("step"), _OF_FILES.search(str(run.progress.get("read_from") or ""))
+    return max(step if isinstance(step, int) else 0, int(of_files[1]) if of_files else 0)
 
 
 class _Alike:
@@ -170,7 +185,7 @@ class _Alike:
             same = [
                 (run.run_id, elapsed_s * _ratio(program.lengths, other.lengths), other.fixed(free))
                 for run, other in self._runs
-                if (other.cwd, other.gpus) == (program.cwd, program.gpus)
+                if (other.cwd, other.gpus, other.lengths.keys()) == (program.cwd, program.gpus, program.lengths.keys())
                 and len(words) == len(other.words)
                 and all(word in (None, its) for word, its in zip(words, other.words, strict=True))
                 and (elapsed_s := run.elapsed_s(0.0)) is not None

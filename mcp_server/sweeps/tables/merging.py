@@ -152,7 +152,8 @@ def _read_settings(sweeps: Sequence[Sweep]) -> list[Sweep]:
                 (text,) = read
                 found[name] = values[name].get(text, text)
         own = replace(cell, params={**cell.params, **found})
-        return replace(state, cell=own, params={**state.params, **{n: state.setting(n) or v for n, v in found.items()}})
+        ran = {name: state.params.get(name, state.planned(name)) or value for name, value in found.items()}
+        return replace(state, cell=own, params={**state.params, **ran})
 
     return [replace(sweep, cells=tuple(map(fill, sweep.cells))) for sweep in sweeps]
 

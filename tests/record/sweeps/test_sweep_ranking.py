@@ -235,3 +235,13 @@ def test_a_training_that_took_more_steps_is_not_simply_better() -> None:
     told = describe_test(rank_groups(pairs, "max"))
     assert told.startswith("Best against c2, trained to step 300, the best to 900: Welch t ")
     assert told.endswith("(two-sided; chosen among 3 settings with a value, for which p is not corrected).")
+
+
+def test_a_setting_that_the_command_itself_has_is_known_beside_one_that_a_parameter_has() -> None:
+    launch = {"command": "python train.py --epochs 8 --lr {lr}"}
+    short = replace(cell("a", 1.0, lr=0.1), cell=Cell("a", "1", {"lr": 0.1}, launch=launch))
+    longer = replace(cell("b", 2.0, lr=0.1, epochs=16), cell=Cell("b", "2", {"lr": 0.1, "epochs": 16}, launch=launch))
+    assert [group.settings for group in rank_groups([short, longer], "min")] == [
+        {"lr": 0.1, "epochs": "8"},
+        {"lr": 0.1, "epochs": 16},
+    ]
