@@ -3,7 +3,8 @@
 Needs Claude Code 2.1.330 or newer (`npm install @anthropic-ai/claude-code`), in PATH or in RUNWARD_CLAUDE, and tmux.
 Codex (`npm install @openai/codex`) and OpenCode (`npm install opencode-ai`), in PATH or in RUNWARD_CODEX and
 RUNWARD_OPENCODE, are tried where they are installed. Nothing leaves this machine: the models are scripts on loopback,
-and the keys placeholders.
+and the keys placeholders. Words name the parts to try (`waking`, `codex`, `plugin`), RUNWARD_WAKE_COUNT how many ends
+are to wake each client.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.state import Run, posix
-from tests.clients.codex import try_declining, try_hook, try_waking
+from tests.clients.codex import WAKES, describe_wakes, find_servers, kill_server, try_declining, try_hook, try_waking
 from tests.clients.opencode import try_waking as try_waking_opencode
 from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
 from tests.support.sandbox import Sandbox
@@ -98,9 +98,11 @@ def main() -> int:
         return 2
     version = subprocess.run([claude, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     print(f"Claude Code {version}")
+    names = sys.argv[1:]
     attempts: list[tuple[Callable[[Sandbox, str], str], str]] = [
         (_try_task, claude),
-        (_try_monitor, claude),
+        (_try_waking_tasks, claude),
+        (_try_waking_monitor, claude),
         (_try_escape, claude),
         (_try_plugin, claude),
     ]
@@ -109,6 +111,8 @@ def main() -> int:
     if opencode := os.environ.get("RUNWARD_OPENCODE") or shutil.which("opencode"):
         attempts += [(try_waking_opencode, opencode)]
     for attempt, program in attempts:
+        if names and not any(name in f"{attempt.__module__}.{attempt.__name__}" for name in names):
+            continue
         with tempfile.TemporaryDirectory(prefix="runward-clients-") as place:
             sandbox = Sandbox(Path(place), f"runward-clients-{os.getpid()}")
             try:
@@ -156,46 +160,62 @@ def _try_task(sandbox: Sandbox, claude: str) -> str:
     return f"A task over /exit, --continue and a killed server: woken {late_s:.2f} s after the end, 0 calls in between."
 
 
-def _try_monitor(sandbox: Sandbox, claude: str) -> str:
-    """Launch without tasks, wait for nothing, and end the run: the plugin's monitor wakes the model once."""
+def _try_waking_tasks(sandbox: Sandbox, claude: str) -> str:
+    return _try_waking(sandbox, claude, tasks=True)
+
+
+def _try_waking_monitor(sandbox: Sandbox, claude: str) -> str:
+    return _try_waking(sandbox, claude, tasks=False)
+
+
+def _try_waking(sandbox: Sandbox, claude: str, *, tasks: bool) -> str:
+    """Let an idle Claude Code hear of the end of each run by a turn, once, also where the server was killed.
+
+    ``tasks``: by a wait as a task, else by the plugin's monitor, and nobody waits.
+    """
     os.mkfifo(gate := sandbox.path / "gate")
+    asked: list[tuple[float, str]] = []  # when, and the last block
+    ends = [0]
 
     def script(conversation: Conversation) -> Block:
-        if "timeout_s=0" in conversation.text:
-            return say("I was woken.")
-        if not conversation.uses:
-            return use(f"{_PREFIX}launch_run", command=f"read -r < {gate}; exit 3")
+        last = json.dumps(conversation.blocks[-1])
+        is_answer = "tool_result" in last
+        is_news = "<task-notification>" in last or "timeout_s=0" in last
+        if not conversation.uses or (is_news and not is_answer):
+            asked.append((conversation.at_s, last))
+            if len(asked) <= WAKES:
+                return use(f"{_PREFIX}launch_run", command=f"read -r < {gate}; exit 3", name=f"run{len(asked)}")
+        elif tasks and is_answer and conversation.uses[-1].endswith("launch_run"):
+            return use(f"{_PREFIX}wait_run", run_ids=_run_id(conversation), until="end")
+        ends[0] += 1
         return say("My turn ends.")
 
     model = ScriptedModel(script)
+    late_s = list[float]()
     with model.serve() as url:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        more = {**sandbox.environ, "PATH": path, "CLAUDE_CODE_DISABLE_MCP_TASKS": "1"}
-        terminal = replace(_prepare(sandbox, claude, url), more=more)
+        off = {} if tasks else {"CLAUDE_CODE_DISABLE_MCP_TASKS": "1"}
+        terminal = replace(_prepare(sandbox, claude, url), more={**sandbox.environ, "PATH": path, **off})
         terminal.start("--plugin-dir", str(Path(__file__).parents[2] / "plugin"))
         terminal.type("Watch a run")
-        terminal.wait_for("My turn ends.")
-        asked = len(model.conversations)
-        _kill_server(sandbox, terminal)
-        gate.write_text("\n")
-        terminal.wait_for("I was woken.")
-        woken = model.conversations[asked]
-        late_s = woken.at_s - posix(str(_only_run(sandbox).ended_at))
+        for number in range(1, WAKES + 1):
+            _until(lambda: ends[0] >= number, f"turn {number}", lambda: terminal.screen)  # noqa: B023
+            if number % 2:
+                kill_server(sandbox)
+            gate.write_text("\n")
+            _until(lambda: len(asked) > number, f"the wake by run {number}", lambda: terminal.screen)  # noqa: B023
+            run = next(run for run in sandbox.store.list_runs() if run.spec.name == f"run{number}")
+            late_s.append(asked[number][0] - posix(str(run.ended_at)))
         time.sleep(_SECOND_WAKE_S)
-    assert len(model.conversations) == asked + 1, "the model was asked more than once"
-    return f"A monitor where tasks are off: woken {late_s:.2f} s after the end, once, though the server was killed."
+    way = "whose wait is a task" if tasks else "without tasks, by its monitor"
+    return describe_wakes(f"Claude Code, {way}", len(asked) - 1, late_s)
 
 
 def _kill_server(sandbox: Sandbox, terminal: Terminal) -> None:
-    """Kill the process that serves, whose parent starts another."""
-
-    def find() -> list[int]:
-        servers = [p for p in sandbox.own_processes() if p.command.endswith("-m mcp_server")]
-        return [p.pid for p in servers if any(p.parent == other.pid for other in servers)]
-
-    _until(lambda: len(find()) == 1, "a server", lambda: terminal.screen)
+    """Kill the process that serves, once the client has listed its tools."""
+    _until(lambda: len(find_servers(sandbox)) == 1, "a server", lambda: terminal.screen)
     time.sleep(_CONNECTED_S)
-    os.kill(find()[0], signal.SIGKILL)
+    kill_server(sandbox)
 
 
 def _try_escape(sandbox: Sandbox, claude: str) -> str:
@@ -271,7 +291,9 @@ def _write(path: Path, value: Any) -> None:
 
 
 def _run_id(conversation: Conversation) -> str:
-    return str(re.findall(r"run_id\W+([a-z0-9-]+)", conversation.results[0])[0])
+    """Return the run of the newest launch."""
+    launches = [result for result in conversation.results if "next_step" in result]
+    return str(re.findall(r"run_id\W+([a-z0-9-]+)", launches[-1])[0])
 
 
 def _only_run(sandbox: Sandbox) -> Run:

@@ -144,11 +144,16 @@ def _count_turns(sandbox: Sandbox) -> int:
     )
 
 
+def find_servers(sandbox: Sandbox) -> list[int]:
+    """Return the processes that serve, without their parents."""
+    servers = [each for each in sandbox.own_processes() if each.command.endswith((" serve", "-m mcp_server"))]
+    return [each.pid for each in servers if any(each.parent == other.pid for other in servers)]
+
+
 def kill_server(sandbox: Sandbox) -> None:
     """Kill the process that serves, whose parent starts another."""
-    servers = [each for each in sandbox.own_processes() if each.command.endswith(" serve")]
-    (worker,) = [each for each in servers if any(each.parent == other.pid for other in servers)]
-    os.kill(worker.pid, signal.SIGKILL)
+    (worker,) = find_servers(sandbox)
+    os.kill(worker, signal.SIGKILL)
 
 
 def _call(tool: str, **arguments: Any) -> dict[str, Any]:
