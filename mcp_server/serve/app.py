@@ -38,7 +38,7 @@ from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import Apps, ResourceServer
 from mcp_server.serve.log_output import configure_logging
 from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
-from mcp_server.store.told_news import ToldNews
+from mcp_server.store.told_news import ToldNews, name_session
 from mcp_server.system.server_keeper import kept_fd
 from mcp_server.text.invisible import escape_all_unsendable, escape_unsendable
 from mcp_server.text.rows import keep_texts
@@ -209,7 +209,7 @@ def serve_stdio() -> None:
     status = 1
     try:
         context = ServerContext.of(os.environ)
-        context.told = ToldNews(context.home, Path.cwd())
+        context.told = ToldNews(context.home, Path.cwd(), name_session(os.environ))
         if (fd := kept_fd()) is not None:
             context.resume(fd)
         build(os.environ, context).run()

@@ -117,6 +117,27 @@ class WaitFiles:
             write_atomic(path, json.dumps(end).encode())
         return end
 
+    def find_awaited(self) -> set[str]:
+        """Return the runs and sweeps of waits whose clients asked for them in the last two minutes.
+
+        Those that ended in the last minute are among them: their answers may be on the way.
+        """
+        awaited, now_s = set[str](), time.time()
+        with contextlib.suppress(FileNotFoundError):
+            for entry in list(os.scandir(self._directory)):
+                with contextlib.suppress(OSError, WaitUnreadable):
+                    name = _FILE.fullmatch(entry.name)
+                    if name and now_s - entry.stat(follow_symlinks=False).st_mtime < 2 * _TOUCHED_S:
+                        facts = _read(Path(entry.path)) or {}
+                        awaited.update(map(str, facts.get("run_ids") or ()) if self._is_open(name[1], now_s) else ())
+        return awaited
+
+    def _is_open(self, wait_id: str, now_s: float) -> bool:
+        try:
+            return now_s - self._path(wait_id + _END).stat().st_mtime < _TOUCHED_S
+        except FileNotFoundError:
+            return True
+
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.json"
 

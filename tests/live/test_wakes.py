@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
+from mcp_server.store.wait_files import WaitFiles
 from mcp_server.system.lock_files import may_be_locked
 from tests.support import warm_start
 from tests.support.sandbox import Sandbox, until_async
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.anyio
 
 
 @contextmanager
-def monitor(sandbox: Sandbox) -> Iterator[subprocess.Popen[str]]:
-    """The monitor of a client whose tasks are off, as its plugin starts it."""
-    environ = {**sandbox.environ, "CLAUDE_CODE_DISABLE_MCP_TASKS": "1"}
+def monitor(sandbox: Sandbox, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """The monitor of a client, as its plugin starts it."""
+    environ = {**sandbox.environ, **variables}
     with subprocess.Popen(
         [*warm_start.command(), "monitor"], env=environ, cwd=sandbox.path, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -54,6 +55,48 @@ async def test_a_monitor_tells_each_news_once_and_none_that_was_answered(sandbox
             await agent.kill(stopped)
             last = await agent.launch("true", name="last")
             assert (await read_line(process)).startswith(f"runward: {last} finished"), "a stop of the agent is no news"
+
+
+async def test_news_go_to_the_window_that_asked_and_after_its_end_to_another(sandbox: Sandbox) -> None:
+    gates = [sandbox.path / name for name in ("asked", "left")]
+    for gate in gates:
+        os.mkfifo(gate)
+    wakes = sandbox.store.home.path / "wakes"
+    async with (
+        sandbox.agent(CLAUDE_CODE_SESSION_ID="one") as first,
+        sandbox.agent(CLAUDE_CODE_SESSION_ID="two") as second,
+    ):
+        with monitor(sandbox, CLAUDE_CODE_SESSION_ID="one") as of_first:
+            with monitor(sandbox, CLAUDE_CODE_SESSION_ID="two") as of_second:
+                await until_async(lambda: sum(map(may_be_locked, wakes.glob("*.session"))) == 2, "both monitors")
+                for agent, of_agent in ((second, of_second), (first, of_first)):
+                    assert (await agent.launch("true")) in await read_line(of_agent)
+                asked = await first.launch(f"read -r < {gates[0]}")
+                await second.call("wait_run", run_ids=asked, timeout_s=0)
+                left = await second.launch(f"read -r < {gates[1]}")
+                await to_thread.run_sync(gates[0].write_text, "\n")
+                assert (await read_line(of_second)).startswith(f"runward: {asked} finished")
+            await to_thread.run_sync(gates[1].write_text, "\n")
+            assert (await read_line(of_first)).startswith(f"runward: {left} finished"), "and nothing before it"
+
+
+async def test_a_monitor_leaves_news_to_a_task_as_long_as_its_client_polls(sandbox: Sandbox) -> None:
+    os.mkfifo(gate := sandbox.path / "gate")
+    async with sandbox.agent() as agent:
+        waited = await agent.launch(f"read -r < {gate}", name="waited")
+        facts = {"run_ids": [waited]}
+        record = WaitFiles(sandbox.store.home).create(None, facts)
+        assert record is not None
+        with monitor(sandbox) as process:
+            await to_thread.run_sync(gate.write_text, "\n")
+            await until_async(lambda: sandbox.run(waited).ended, "the end")
+            other = await agent.launch("true", name="other")
+            assert (await read_line(process)).startswith(f"runward: {other} finished")
+            for path in sandbox.store.home.waits.iterdir():
+                os.utime(path, (0, 0))  # long ago
+            third = await agent.launch("true", name="third")
+            lines = [await read_line(process), await read_line(process)]
+            assert {line.split()[1] for line in lines} == {waited, third}
 
 
 async def test_a_monitor_ends_with_the_client_that_reads_it(sandbox: Sandbox) -> None:

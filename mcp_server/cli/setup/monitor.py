@@ -17,14 +17,11 @@ import anyio
 from mcp_server.runs.wait.wakes import Positions, find_news, tell_news
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.told_news import WAKES, ToldNews
+from mcp_server.store.told_news import ToldNews, name_session
 from mcp_server.system.captured_run import run_captured
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.threads import run_in_thread
 
-# An open call is answered within a second; a task is polled every 0.5 to 6 s.
-_GRACE_S, _GRACE_OF_TASKS_S = 1.0, 8.0
-_TASKS_ARE_OFF = "CLAUDE_CODE_DISABLE_MCP_TASKS"
 _COMMAND_LIMIT_S, _MOST_BYTES = 30.0, 1 << 16
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _MOST_FAILURES = 1.0, 120.0, 20  # of a command: about half an hour in all
 _MOST_LINES = 3  # of one message: 120 tokens
@@ -35,17 +32,16 @@ def run(arguments: argparse.Namespace) -> int:
     home = StateHome.of(os.environ)
     store = RunStore(home)
     if arguments.conversation is None:
-        told = ToldNews(home, Path.cwd())
-        grace_s = _GRACE_S if os.environ.get(_TASKS_ARE_OFF) or os.environ.get(WAKES) else _GRACE_OF_TASKS_S
+        told = ToldNews(home, Path.cwd(), name_session(os.environ))
         printer = _Printer(told)
         threading.Thread(target=_end_with_reader, daemon=True).start()
-        anyio.run(tell_news, store, told, grace_s, printer.tell)
+        anyio.run(tell_news, store, told, printer.tell)
         return 0
     told = ToldNews(home, arguments.conversation)
     teller = _Messenger(told, arguments.words)
     # A server starts a monitor where it sees no lock: what it noted before is told by this one.
     while any(find_news(store, told)) and (lock := take_lock(told.monitor_lock)) is not None:
-        anyio.run(tell_news, store, told, _GRACE_S, teller.tell, True)
+        anyio.run(tell_news, store, told, teller.tell, True)
         release_lock(lock)
     return 0
 

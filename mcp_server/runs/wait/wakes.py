@@ -15,12 +15,16 @@ from mcp_server.runs.wait.waiting import find_decisions, needs_decision
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.told_news import ToldNews
+from mcp_server.store.wait_files import WaitFiles
 from mcp_server.text.formatting import printable
 from mcp_server.threads import run_in_thread
 from mcp_server.views.brevity import line_of
 
 Positions = Mapping[str, tuple[int, str]]  # by run id the number of the last event, and the state
 _LOOK_S = 30.0  # the death of a supervisor changes no file
+# An open call is answered within a second. A client that polls a task does that every 0.5 to 6 s, and its server may
+# have to be started anew.
+_GRACE_S, _GRACE_OF_TASKS_S = 1.0, 30.0
 
 
 def find_news(store: RunStore, told: ToldNews) -> tuple[list[tuple[Watched, Cursor]], list[Path]]:
@@ -29,7 +33,7 @@ def find_news(store: RunStore, told: ToldNews) -> tuple[list[tuple[Watched, Curs
     An end that an agent has asked for is no news. Reads records.
     """
     news, directories = [], []
-    for run_id, position in told.read().items():
+    for run_id, position in told.read_own().items():
         cursor = Cursor(*position)
         with contextlib.suppress(RunwardError, OSError):  # removed, or damaged
             run = store.observe_any(run_id)
@@ -56,16 +60,15 @@ def describe_news(run: Watched, cursor: Cursor) -> str:
 async def tell_news(
     store: RunStore,
     told: ToldNews,
-    grace_s: float,
     tell: Callable[[list[str], Positions], Awaitable[None]],
     ends: bool = False,
 ) -> None:
-    """Call ``tell`` with each news that no server has answered within ``grace_s``; it notes them.
+    """Call ``tell`` with each news that no server has answered within a second, or by a task; it notes them.
 
     ``ends``: return once no run lives and all is told; else it never returns.
     """
     since_s: dict[str, float] = {}
-    await run_in_thread(told.note, {})  # makes the directory
+    await run_in_thread(told.tell_own)
     with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([told.directory]) as subscription:
         while True:
             news, directories = await run_in_thread(find_news, store, told)
@@ -74,12 +77,17 @@ async def tell_news(
             subscription.extend(directories)
             now_s = time.monotonic()
             since_s = {run.run_id: since_s.get(run.run_id, now_s) for run, _ in news}
-            due = [(run, cursor) for run, cursor in news if now_s - since_s[run.run_id] >= grace_s]
+            awaited = await run_in_thread(WaitFiles(store.home).find_awaited) if news else set[str]()
+            due_s = {
+                run_id: at_s + (_GRACE_OF_TASKS_S if run_id in awaited else _GRACE_S)
+                for run_id, at_s in since_s.items()
+            }
+            due = [(run, cursor) for run, cursor in news if now_s >= due_s[run.run_id]]
             if due:
                 positions = {run.run_id: (run.last_seq, run.state) for run, _ in due}
                 await tell([describe_news(run, cursor) for run, cursor in due], positions)
                 continue
-            left_s = min((at_s + grace_s - now_s for at_s in since_s.values()), default=_LOOK_S)
+            left_s = min((at_s - now_s for at_s in due_s.values()), default=_LOOK_S)
             with anyio.move_on_after(left_s):
                 await subscription.next_change()
 
