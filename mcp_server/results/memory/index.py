@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.question import GROUPS
@@ -24,7 +24,7 @@ from mcp_server.store.run_index import RunIndex, sqlite_text
 
 Schema = Literal["main", "temp"]
 SCHEMAS: tuple[Schema, ...] = ("main", "temp")
-_VERSION = 7  # raise it with the tables, or with what is remembered
+_VERSION = 8  # raise it with the tables, or with what is remembered
 _RUNS: Mapping[Schema, str] = {
     "main": "(SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden))",
     "temp": "own",
@@ -32,7 +32,7 @@ _RUNS: Mapping[Schema, str] = {
 _TABLES = """
 CREATE TABLE IF NOT EXISTS $memory (id INTEGER PRIMARY KEY, run_id TEXT UNIQUE, inode, facts);
 CREATE TABLE IF NOT EXISTS $settings
- (id, name, short, number, value, PRIMARY KEY (short, id, name, value)) WITHOUT ROWID;
+ (id, name, short, number, value COLLATE NOCASE, PRIMARY KEY (short, value, id, name)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS $settings_by_id ON settings (id);
 CREATE TABLE IF NOT EXISTS $names (sort, name, PRIMARY KEY (sort, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS $figures (metric, id, facts, PRIMARY KEY (metric, id)) WITHOUT ROWID
@@ -46,8 +46,10 @@ _HOW_TEXTS_ARE = "SELECT sql FROM $master WHERE name = ?"
 _UNKNOWN = (
     "FROM $runs r LEFT JOIN $memory m USING (run_id) WHERE (m.inode IS NULL OR m.inode != r.inode) AND NOT r.is_cut_off"
 )
-_SELECT = "SELECT r.run_id, m.id, r.state, r.created_at, r.sweep, m.facts"
-_FROM = "FROM $runs r JOIN $memory m ON m.run_id = r.run_id AND m.inode = r.inode"
+_SELECT = "SELECT r.run_id, m.id, r.state, r.created_at, r.sweep"
+# SQLite keeps this order. In the other one it looks through all ids of a condition for each run of a state, without +.
+_FROM = "FROM {} CROSS JOIN {} WHERE r.run_id = m.run_id AND r.inode = m.inode AND NOT r.is_cut_off"
+_ORDER = ("$memory m", "$runs r")
 _INSIDE = "m.id IN (SELECT id FROM $settings WHERE {})"
 _INSIDE_TEXTS = "m.id IN (SELECT rowid FROM $texts WHERE {})"
 _IS_ON = "coalesce(number, 1) != 0 AND value COLLATE NOCASE NOT IN ('false', 'no', 'none', 'null', 'off', 'disabled')"
@@ -70,8 +72,7 @@ class Remembered:
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """A run that a question found. ``schema`` and ``number`` name its rows."""
 
     run_id: str
@@ -80,11 +81,12 @@ class Hit:
     state: str
     created_at: str
     sweep: str
-    noted: str  # ``facts`` as they are kept
+    noted: str | None = None  # ``facts`` as they are kept, which ``add_facts`` reads
 
     @property
     def facts(self) -> dict[str, Any]:
         """What is told of it: see ``Remembered``."""
+        assert self.noted is not None  # noqa: S101 - nobody has read them
         return dict(json.loads(self.noted))
 
 
@@ -223,7 +225,7 @@ class Memory:
         )
 
     def select(self, question: Question) -> list[Hit]:
-        """Return the runs for which all parts of a question hold but its metrics, the newest first."""
+        """Return the runs for which all parts of a question hold but its metrics, the newest first; without facts."""
         hits = []
         for schema in SCHEMAS:
             select, values = self._write_select(schema, question)
@@ -238,7 +240,22 @@ class Memory:
 
     def _write_select(self, schema: Schema, question: Question) -> tuple[str, dict[str, Any]]:
         conditions = _Conditions(question, self.read_names(), has_words=self._has_words[schema])
-        return f"{_FROM} WHERE {' AND '.join(['NOT r.is_cut_off', *conditions.parts])}", conditions.values
+        select = " AND ".join([_FROM.format(*_ORDER), *conditions.parts])
+        if question.since_s is not None:  # few are as new
+            select = select.replace(_FROM.format(*_ORDER), _FROM.format(*_ORDER[::-1])).replace("m.id IN", "+m.id IN")
+        return select, conditions.values
+
+    def add_facts(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Return these runs with what is told of them, without those that are forgotten."""
+        known: dict[tuple[str, int], str] = {}
+        for schema in SCHEMAS:
+            ids = json.dumps([hit.number for hit in hits if hit.schema == schema])
+            rows = self._run(
+                schema, "SELECT id, facts FROM $memory WHERE id IN (SELECT value FROM json_each(?))", (ids,)
+            )
+            known |= {(schema, number): facts for number, facts in rows}
+        found = [(hit, known.get((hit.schema, hit.number))) for hit in hits]
+        return [hit._replace(noted=facts) for hit, facts in found if facts is not None]
 
     def read(self, hit: Hit) -> tuple[dict[str, str], str]:
         """Return the settings of a hit by their normal names, and its text."""
@@ -383,7 +400,7 @@ def stem(word: str) -> str:
 def _state_condition(state: str) -> str:
     if state in GROUPS:
         return f"r.state {'IN' if state == 'live' else 'NOT IN'} ({_GROUP_OF['live']})"
-    return f"r.state = '{state}'" + (" OR (r.sweep != '' AND r.stopped_by = 'policy')" if state == "failed" else "")
+    return f"+r.state = '{state}'" + (" OR (r.sweep != '' AND r.stopped_by = 'policy')" if state == "failed" else "")
 
 
 def _match_field(key: str) -> str:

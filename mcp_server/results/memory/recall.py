@@ -88,7 +88,7 @@ def find_tried_cells(
 def _select(parts: Mapping[str, str | None], store: RunStore) -> dict[Hit, dict[str, str]]:
     """Return the runs with a signature that made a step, with their settings, the newest first."""
     asked = Question(fields=tuple((name, value) for name, value in parts.items() if value))
-    hits = store.ask(lambda index: Memory.of(index).select(asked))[:_MOST_COMPARED]
+    hits = store.ask(lambda index: (memory := Memory.of(index)).add_facts(memory.select(asked)[:_MOST_COMPARED]))
     known = store.ask(lambda index: [Memory.of(index).read(hit)[0] for hit in hits])
     return {hit: own for hit, own in zip(hits, known, strict=True) if ":step" in own}
 

@@ -99,6 +99,8 @@ class Searcher:
         question, metrics = _split(question, names)
         question, hits = self._select_wider(question, metrics)
         values: dict[str, dict[str, _Value]] = {}
+        if metrics or question.ranked is not None:
+            hits = self._add_facts(hits)
         for each in metrics:
             values[each.name] = known = self._measure(each.name, hits, None)
             if hits and not any(one.value is not None for one in known.values()):
@@ -134,6 +136,9 @@ class Searcher:
 
     def _select(self, question: Question) -> list[Hit]:
         return self._store.ask(lambda index: Memory.of(index).select(question))
+
+    def _add_facts(self, hits: Sequence[Hit]) -> list[Hit]:
+        return self._store.ask(lambda index: Memory.of(index).add_facts(hits))
 
     def _select_wider(self, question: Question, metrics: Sequence[Bound]) -> tuple[Question, list[Hit]]:
         """Return a question with its hits; one without any as a wider one of which that is noted."""
@@ -172,6 +177,7 @@ class Searcher:
     def _write_lines(
         self, shown: Sequence[Hit], question: Question, values: Mapping[str, dict[str, _Value]], most_tokens: float
     ) -> list[str]:
+        shown = self._add_facts(shown)
         read = self._store.ask(lambda index: [Memory.of(index).read(hit) for hit in shown])
         differing = _find_differing([settings for settings, _ in read])
         lines: list[str] = []

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from mcp_server.results.memory.index import Memory, Remembered
 from mcp_server.results.memory.question import read_question
 from mcp_server.results.memory.searcher import Found, Searcher, list_kinds
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_index import Row, RunIndex
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.tables.log import keep_note
@@ -228,3 +230,28 @@ def test_lines_without_room_are_counted_beside_all_that_match(home: Path) -> Non
     found = searcher.find(lambda names: read_question("best reward", NOW, list_kinds(), names), 10, most_tokens=30)
     assert (len(found.lines), found.total) == (1, 2)
     assert found.notes[-1] == "1 of 2 have room here: a narrower question lists others."
+
+
+@pytest.mark.parametrize("text", ["finished cube", "finished cube since:2026-11-01", "tag:night finished cube lr>1e-5"])
+def test_the_work_of_a_question_grows_no_faster_than_the_runs(text: str) -> None:
+    steps = []
+    for count in (200, 800):
+        index = RunIndex(None)
+        runs = [(f"cfm-{number:04}", number) for number in range(count)]
+        texts: dict[str, Any] = dict.fromkeys(Row._fields, "") | {
+            "state": "finished",
+            "created_at": "2026-11-20",
+            "is_cut_off": False,
+        }
+        index.write(Row(**{**texts, "run_id": run_id, "inode": inode}) for run_id, inode in runs)
+        memory, settings = Memory.of(index), [("lr", "1e-4"), (":tag", "night")]
+        memory.put("main", [Remembered(run_id, inode, settings, "cube", {}) for run_id, inode in runs])
+        question, counted = read_question(text, NOW, list_kinds(), memory.read_names()), [0]
+
+        def count_steps(counted: list[int] = counted) -> None:
+            counted[0] += 1
+
+        index._db.set_progress_handler(count_steps, 100)
+        assert len(memory.select(question)) == count
+        steps.append(counted[0])
+    assert steps[1] < 6 * steps[0]
