@@ -187,7 +187,7 @@ def find_argument(scene: Scene) -> NextStep | None:
         return None
     for quoted in _RX.quoted.finditer(scene.line):
         value = next(filter(None, quoted.groups()))
-        given = re.search(rf"(?<!\S)(--?[\w.-]+|\+*[\w./]+)(?: |=)(['\"]?){re.escape(value)}\2(?!\S)", command)
+        given = re.search(rf"(?<!\S)(--?[\w.-]+(?= |=)|\+*[\w./]+(?==))[ =](['\"]?){re.escape(value)}\2(?!\S)", command)
         if given:
             say = "{0} is the value of {1} in the command: correct it there"
             return correct(say, [value, given[1].lstrip("+")], scene)

@@ -24,7 +24,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import GpuRequest, parse_gpus
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
-from mcp_server.record.script import command_text, format_arguments
+from mcp_server.record.script import PARAMS, command_text, format_arguments
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.recovery.changes import describe_halving
@@ -176,8 +176,14 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
 
 
 def warn_of_options(spec: RunSpec) -> list[str]:
-    """Return a warning for each option of ``spec`` that its script does not have. Reads the script; not a far one."""
-    return [] if spec.mirror else list(find_unknown_options(parse(command_text(spec)), Path(spec.cwd)))
+    """Return a warning for each option that a script does not have, or has twice. Reads the script; not a far one."""
+    options, _ = parse(spec.command).split_options()
+    twice = [
+        f"{name} stands twice: {options[name]} in the command and {value} in params, which come later."
+        for name, value in spec.params.items()
+        if options.get(name, str(value)) != str(value) and PARAMS not in spec.command
+    ]
+    return twice + ([] if spec.mirror else list(find_unknown_options(parse(command_text(spec)), Path(spec.cwd))))
 
 
 class _Script(NamedTuple):
@@ -284,8 +290,13 @@ def warn_of_shared_outputs(spec: RunSpec, live: Iterable[RunSpec]) -> list[str]:
     """Return a warning for each live run of the same host that writes where ``spec`` does, at most three."""
     own = _list_outputs(spec)
     warnings = []
-    for other in live if own else ():
-        if other.run_id == spec.run_id or other.mirror != spec.mirror or _list_names(spec) != _list_names(other):
+    for other in live if own or spec.result_dir else ():
+        if other.run_id == spec.run_id or other.mirror != spec.mirror:
+            continue
+        if spec.result_dir and spec.result_dir == other.result_dir:
+            warnings.append(f"{other.run_id} is live and has {spec.result_dir} for its results too: the documents mix.")
+            continue
+        if _list_names(spec) != _list_names(other):
             continue
         shared = [path for path in own if path in _list_outputs(other)]
         if shared:

@@ -99,6 +99,12 @@ def test_an_attempt_without_output_has_no_line_that_another_could_repeat() -> No
     assert not failure("step 3", 42).is_silent
 
 
+def test_an_option_that_getopt_refuses_is_proof_and_no_value_of_the_word_before_it() -> None:
+    found = failure("sleep: unrecognized option '--a'\nTry 'sleep --help' for it.", 1, command="sleep 100 --a 1")
+    assert (found.kind, found.line, found.retryable) == ("config_error", "sleep: unrecognized option '--a'", False)
+    assert "value of 100" not in found.advice
+
+
 def test_a_code_that_a_program_chose_itself_is_no_signal_unless_its_output_says_so() -> None:
     assert failure(FEW_STEPS, 137, is_own_code=True).kind == "other"
     assert failure(f"{FEW_STEPS}Killed", 137, is_own_code=True).kind == "killed"

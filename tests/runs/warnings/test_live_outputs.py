@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_server.record.spec import RunSpec
-from mcp_server.runs.warnings.warning_inputs import warn_of_former_outputs, warn_of_shared_outputs
+from mcp_server.runs.warnings.warning_inputs import warn_of_former_outputs, warn_of_options, warn_of_shared_outputs
 
 
 def other(command: str, **more: Any) -> RunSpec:
@@ -90,3 +90,17 @@ def test_the_command_of_a_former_run_as_it_ran_is_warned_of(tmp_path: Path) -> N
     (tmp_path / "out" / former.run_id / "model.pt").touch()
     assert f"The files of {former.run_id}" in warn_of_former_outputs(again, lambda _: [former])[0]
     assert warn_of_former_outputs(replace(former, run_id="two-efgh"), lambda _: [former]) == []
+
+
+def test_a_live_run_with_the_same_result_directory_is_named_whatever_its_seed() -> None:
+    one = RunSpec(run_id="one-abcd", command="python t.py --seed 1", cwd="/p", result_dir="/p/out")
+    two = replace(one, run_id="two-abcd", command="python t.py --seed 2")
+    told = ["one-abcd is live and has /p/out for its results too: the documents mix."]
+    assert warn_of_shared_outputs(two, [one]) == told
+    assert warn_of_shared_outputs(replace(two, result_dir="/p/other"), [one]) == []
+
+
+def test_an_option_that_stands_in_the_command_and_in_params_with_two_values_is_named(tmp_path: Path) -> None:
+    spec = RunSpec(run_id="one-abcd", command="python t.py --epochs 8", params={"epochs": 16}, cwd=str(tmp_path))
+    assert warn_of_options(spec) == ["epochs stands twice: 8 in the command and 16 in params, which come later."]
+    assert warn_of_options(replace(spec, params={"epochs": 8, "lr": 1})) == []
