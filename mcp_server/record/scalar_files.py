@@ -123,6 +123,12 @@ def is_epoch(name: str) -> bool:
     return rank is not None and rank >= _FIRST_EPOCH
 
 
+def measures_time(name: str) -> bool:
+    """Return whether a column of this name is a time or a duration, beside which nothing need be measured."""
+    plain = plain_name(name)
+    return plain.endswith("time") or not _CLOCKS.isdisjoint(_WORDS.findall(plain))
+
+
 def is_split(name: str) -> bool:
     """Return whether the texts in such a column say of which part of the data a row is."""
     return plain_name(name) in _SPLITS

@@ -64,6 +64,7 @@ class CustomLoopReader:
         self._open_reading: StepReading | None = None  # a count whose loss has not been printed yet
         self._lines_since_open = 0
         self._evaluated_epoch: int | None = None
+        self._held_out_loss: float | None = None  # on the line above
         self._last_losses: dict[str, float] = {}
         self._templates: dict[str, tuple[bool, bool, bool]] = {}
 
@@ -82,6 +83,10 @@ class CustomLoopReader:
             return None, []
         if before and not of_held_out and (before.rstrip().endswith(":") or _RX.averages.match(line)):
             of_held_out = is_held_out(before) and _RX.training.search(line) is None
+        held_out, losses = self._held_out_loss, [value for name, value, _ in values if name.headline == "loss"]
+        self._held_out_loss = next((value for name, value, _ in values if name.headline == "val_loss"), None)
+        if held_out is not None and not bits & COUNTS and any(abs(loss - held_out) < held_out / 1e3 for loss in losses):
+            of_held_out = True  # `Val loss: 2.3` and, below it, its parts: `l1: 2.1 kl: 3.0 loss: 2.3`
         if of_held_out and not (bits & HELD_OUT and bits & COUNTS):
             metrics = [one for one in values if not one[0].bits & COUNTS]
             return self._read_evaluated(line), [(as_held_out(name), value, of) for name, value, of in metrics]
@@ -103,6 +108,11 @@ class CustomLoopReader:
         epoch, epochs = self.epoch or (None, None)
         n, per = reading.step, reading.total
         return StepReading(reading.rank, "position batch", None, None, epoch, epochs, n, per, 1, reading.mark)
+
+    def name_epoch(self, epoch: int, epochs: int | None, *, is_heading: bool = False) -> None:
+        """Take the epoch that a line names. A heading names it anew; a bar repeats it in each of its lines."""
+        self.headings += is_heading or self.epoch != (epoch, epochs)
+        self.epoch = epoch, epochs
 
     def close_table(self) -> None:
         """Forget the count of a table: it is of no line below."""
@@ -150,7 +160,9 @@ class CustomLoopReader:
         before = self._last_losses.get(name.text)
         if before is not None or len(self._last_losses) < _MAX_LOSSES:
             self._last_losses[name.text] = value
-        if name.headline is not None and (_RX.train_loss.search(line) or before not in {None, value}):
+        if (name.headline is not None or "osses" in line) and (
+            _RX.train_loss.search(line) or before not in {None, value}
+        ):
             return StepReading(CounterRank.LOSS, f"loss {name.text}", mark=value)
         return None
 
@@ -187,7 +199,8 @@ class CustomLoopReader:
             return None
         epoch, epochs = parse_integer(match[1]), parse_integer(match[2]) if match[2] else None
         is_same_header, self._header_template = template == self._header_template, template
-        before, self.epoch, self.headings = self.epoch, (epoch, epochs), self.headings + 1
+        before = self.epoch
+        self.name_epoch(epoch, epochs, is_heading=True)
         self._open_reading = StepReading(CounterRank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
         if is_same_header and before is not None and epoch == before[0] + 1:
             return StepReading(CounterRank.EPOCH, "epoch", epoch=before[0], epochs=epochs)

@@ -26,7 +26,7 @@ _MAX_NAME_CHARS = 96
 
 
 _MOST_FALL = 5.0  # of the last value to the mean of an epoch
-_find_values = find_all(_RX.named_value, "name", "value", "power", "of", "mean")
+_find_values = find_all(_RX.named_value, "name", "at", "value", "power", "of", "mean")
 MAX_COUNT = 10**15  # larger numbers are not counts
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
@@ -113,7 +113,7 @@ def _measure_name(text: str) -> ValueName | None:
     headline = next((headline for headline, pattern in _HEADLINE_PATTERNS if pattern.fullmatch(plain)), None)
     if is_held_out:
         return ValueName(text, HELD_OUT, "val_loss" if headline == "loss" else None)
-    return ValueName(text, bits, headline)
+    return ValueName(text.removeprefix("finished with "), bits, headline)  # Optuna's value
 
 
 def as_held_out(name: ValueName, data: str = "val") -> ValueName:
@@ -162,8 +162,18 @@ def find_named_values(line: str) -> list[NamedValue]:
         return outer + [(as_held_out(name, scope["data"].lower()), value, of) for name, value, of in inner]
     found = _find_values(line.partition("arameters: {")[0])  # "Trial 3 finished with value: 0.5 and parameters: {"
     has_meters = sum(mean != "" for *_, mean in found) > 1 if "(" in line else False
-    for raw, value, power, of, mean in found:
+    if "{" in line and (losses := _RX.losses.search(line)) is not None:
+        found = [(f"{raw} loss", *rest) for raw, *rest in _find_values(losses["inner"])]
+    elif not found and "," in line:
+        found = [(one["name"], "", one["value"], "", "", "") for one in _RX.value_first.finditer(line)]
+    for raw, at, value, power, of, mean in found:
         name = _name_cache[raw] if raw in _name_cache else classify_name(raw)
+        if name is not None and at:  # `train loss 39 0.384`
+            if name.bits & COUNTS:
+                values.append((name, float(at), ""))
+                continue
+            if name.bits & LOSS or name.headline == "val_loss":
+                values.append((ValueName("step", STEP, None), float(at), ""))
         if name is not None:
             number = parse_number(value)
             if mean and not name.bits & REWARD and (has_meters or _is_mean(number, float(mean))):

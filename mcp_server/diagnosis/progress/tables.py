@@ -7,8 +7,8 @@ import operator
 import re
 from collections import deque
 from collections.abc import Iterable
-from typing import Optional
 
+from mcp_server.diagnosis.progress.counted_lines import Row
 from mcp_server.diagnosis.progress.custom_loops import read_counted
 from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import (
@@ -51,9 +51,6 @@ _MAX_TRIALS = 1_000
 def is_row(line: str) -> bool:
     """Whether ``line`` is a row of a drawn table."""
     return line.startswith(_SIGNS) or (line.startswith(" ") and line.lstrip().startswith(_SIGNS))
-
-
-_Row = tuple[Optional[StepReading], list[NamedValue]]  # the count and the measures of a row
 
 
 class DrawnTable:
@@ -105,22 +102,23 @@ class ColumnTables:
 
     A column counts by its name, or as in files: it rises by 1 in each row. ``restarts``: how many headers came again
     with a count that began anew, as each training of fastai prints one. ``earlier``: lines that prove to be rows now.
-    ``count``: the column that counts, and its number in the last line, if that was a row.
+    ``is_row``: whether the last line had a number for each column. ``count``: the column that counts, and its number in the last line, if that was a row.
     """
 
     def __init__(self) -> None:
         self.restarts = 0
+        self.is_row = False
         self.count: tuple[str, int] | None = None
-        self.earlier: list[tuple[str, _Row]] = []
+        self.earlier: list[tuple[str, Row]] = []
         self._above: deque[str] = deque(maxlen=_HEADER_LINES)
         self._columns: list[str] = []
         self._counter: int | None = None
         self._rows: list[tuple[str, list[str]]] = []  # that no column counts yet
         self._last = -1
 
-    def read_line(self, line: str) -> _Row | None:
+    def read_line(self, line: str) -> Row | None:
         """Return the count and the metrics of a row, without a step 0; None for any other line."""
-        self.earlier, self.count = [], None
+        self.earlier, self.count, self.is_row = [], None, False
         row = _read_numbers(line) if _ROW.match(line) else None
         if row is None:
             if not _RULE.match(line):
@@ -129,7 +127,8 @@ class ColumnTables:
         if self._above and (header := self._find_header(len(row))):
             self._open(header, row)
         self._above.clear()
-        if len(row) != len(self._columns):
+        self.is_row = len(row) == len(self._columns)
+        if not self.is_row:
             return None
         if self._counter is None:
             self._rows = [*self._rows[1 - FEWEST_COUNTED :], (line, row)]
@@ -164,7 +163,7 @@ class ColumnTables:
                     return names
         return []
 
-    def _read_row(self, row: list[str]) -> _Row | None:
+    def _read_row(self, row: list[str]) -> Row | None:
         if self._counter is None or (match := _COUNT.fullmatch(row[self._counter])) is None:
             return None
         name, count = classify_name(self._columns[self._counter]), parse_integer(match[1])

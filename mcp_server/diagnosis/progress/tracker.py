@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from mcp_server.diagnosis.progress.counted_lines import KEY, CountedLines
 from mcp_server.diagnosis.progress.counter_lead import CounterLead
 from mcp_server.diagnosis.progress.custom_loops import (
     NO_DIGITS,
@@ -56,6 +57,7 @@ _EVALUATED_LINES = 30  # below its heading
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 _WARNS = compile_lazily(r":\d+: \w*Warning: ")
 _OWN = LOSS | REWARD | QUALITY | HELD_OUT  # measures, shown by their own names where no other is
+_MAIN = {"loss", "reward", "val_loss", "accuracy", "error", "loss_d", "loss_g"}  # beside one, own names are not shown
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 
@@ -126,7 +128,7 @@ class ProgressTracker:
         self._custom_loop = CustomLoopReader()
         self._last_format: StepFormat | None = None
         self._last_was_bar = False
-        self._trial_tables, self._tables = TrialTables(), ColumnTables()
+        self._trial_tables, self._tables, self._lines = TrialTables(), ColumnTables(), CountedLines()
         self._row: tuple[StepReading | None, list[NamedValue]] | None = None  # of columns: this line
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
         self._new_bar: tuple[ProgressBar, str] | None = None
@@ -207,6 +209,9 @@ class ProgressTracker:
             self._line_is_bar = False
             metric_line = self._read_line(line, at_s) if is_candidate else None
             self._line_above = line
+            if match is None and (counted := self._read_counted(line, metric_line, at_s)):
+                *earlier_lines, metric_line = counted
+                metric_lines += earlier_lines
             if match is not None:
                 metric_line = self._read_user_match(match, metric_line, at_s, advanced=self.advances > advances)
             if metric_line is not None:
@@ -300,6 +305,16 @@ class ProgressTracker:
         if self._is_summary and self._lead.leader is not None and self._lead.leader.key != (reading and reading.key):
             values, reading = [one for one in values if one[0].bits & HELD_OUT], None
         return self._apply_reading(reading, values, line, at_s)
+
+    def _read_counted(self, line: str, metric_line: MetricLine | None, at_s: float) -> list[MetricLine]:
+        """Read a line that nothing else counts by its shape, behind those that have proved to be of it now."""
+        leader = self._lead.leader
+        if self._tables.is_row or not (leader is None or leader.rank <= CounterRank.LOSS or leader.key.startswith(KEY)):
+            return []
+        if (row := self._lines.read_line(line, at_s, is_reported=metric_line is not None)) is None:
+            return []
+        found = [self._apply_reading(*earlier, former, at_s) for former, earlier in self._lines.earlier]
+        return [*found, self._apply_reading(*row, line, at_s)]
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
         last_format = self._last_format
@@ -403,6 +418,8 @@ class ProgressTracker:
         self._laps.note_training_bar(bar)
         if bar.n == 0:
             return None
+        if title.epoch is None and "poch" in bar.rest and (epoch := _RX.epoch_behind.search(bar.rest)) is not None:
+            self._custom_loop.name_epoch(parse_integer(epoch[1]), parse_integer(epoch[2]) if epoch[2] else None)
         rank = CounterRank.UNLABELLED if is_unlabelled else CounterRank.BAR
         reading = StepReading(rank, key, None, None, title.epoch, title.epochs, bar.n, bar.total, step_s=bar.step_s)
         values = find_named_values(bar.rest) if bar.rest else []
@@ -472,7 +489,7 @@ class ProgressTracker:
         metrics = {}
         losses = [name.text for name, _, _ in values if name.bits & LOSS]
         own_loss = losses[0] if len(losses) == 1 and "loss" not in self.metrics else None  # `denoise_mse`
-        has_headline = any(name.headline for name, _, _ in values)
+        has_main = not _MAIN.isdisjoint({*self.metrics, *(name.headline for name, _, _ in values)})
         for name, value, _ in values:
             # A number that is neither NaN nor infinite minus itself is 0.
             if name.bits & COUNTS or (value - value != 0 and is_remark(line, name.text)):
@@ -485,7 +502,7 @@ class ProgressTracker:
                 is_test = "test" in name.text or ("test" in line.lower() and "val" not in line.lower())
                 is_last = is_test and self._has_validation  # of the best model, after training
                 self._has_validation = self._has_validation or not is_test
-            is_own = is_counted and (name.text == own_loss or (self._row is not None and not has_headline))
+            is_own = (is_counted and name.text == own_loss) or (not has_main and (is_counted or self.first_step_seen))
             shown = name.headline or (name.text if is_own and name.bits & _OWN else None)
             if shown and not is_last and (is_counted or shown != "error"):
                 self._keep_headline(shown, value)
@@ -505,6 +522,8 @@ class ProgressTracker:
         return None if reading.rank is CounterRank.EPOCH else self._named_epoch
 
     def _keep_headline(self, headline: str, value: float) -> None:
+        if headline in _MAIN and _MAIN.isdisjoint(self.metrics):
+            self.metrics = {name: number for name, number in self.metrics.items() if name in HEADLINES}
         self.metrics[headline] = value
         if len(self.metrics) > _MAX_HEADLINES:
             names = dict.fromkeys([*(name for name in HEADLINES if name in self.metrics), *self.metrics])

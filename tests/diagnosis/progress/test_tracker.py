@@ -596,10 +596,11 @@ def test_the_four_most_important_headlines_are_kept() -> None:
     assert progress.metrics == {"loss": 0.5, "reward": 2.0, "val_loss": 0.6, "grad_norm": 1.5}
 
 
-def test_the_only_loss_of_a_program_is_shown_under_its_own_name_and_one_of_several_is_not() -> None:
+def test_measures_are_shown_under_their_own_names_where_no_headline_is() -> None:
     assert read("ep 1/8 it 3/40 gs=3 | denoise_mse=0.4 | gnorm=1.5").metrics == {"denoise_mse": 0.4, "grad_norm": 1.5}
     assert read("step 3 loss 0.4 aux_loss 1.5").metrics == {"loss": 0.4}
-    assert read("step 3 policy_loss 0.4 value_loss 1.5").metrics == {}
+    assert read("step 3 policy_loss 0.4 value_loss 1.5").metrics == {"policy_loss": 0.4, "value_loss": 1.5}
+    assert read("step 3 policy_loss 0.4 value_loss 1.5\nstep 4 loss 0.3").metrics == {"loss": 0.3}
 
 
 def test_lines_without_a_step_or_a_metric_are_left_out() -> None:
