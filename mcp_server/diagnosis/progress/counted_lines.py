@@ -31,7 +31,7 @@ _RX = read_patterns("diagnosis/progress/patterns", "counted_lines")
 KEY = "line"  # begins the key of such a counter
 _MAX_CHARS, _MAX_FIELDS, _MAX_SHAPES, _MAX_OTHERS = 300, 24, 64, 512
 _MAX_SEEN = 32  # lines of a shape without a number that rises
-_FEWEST, _LISTED_S, _UNTIMED = 3, 1.0, 8  # lines that prove a count; a list takes less; lines without times
+_FEWEST, _LISTED_S, _UNTIMED = 3, 0.7, 8  # lines that prove a count; a list takes less; lines without times
 _MOST = 10**9  # seconds since 1970 count no steps
 _SHARES = ("progress", "complete", "completed", "done")  # in percent
 _BARS = ("%|", "it/s", "s/it", "━")
@@ -39,7 +39,7 @@ _BLANKS = compile_lazily(r"\s+")
 _THINGS = compile_lazily(r"\s{0,2}[A-Za-z]{2,20}s\b")
 _TOTAL = compile_lazily(r"\s?(?:/|of)\s{0,8}$")
 _WORDS = compile_lazily(
-    r"(?<![\w:])[^\W\d][\w./'-]*(?: [^\W\d_][\w./'-]*){0,2}(?=['\"]?\s{0,3}(?:[:=(\[|#]\s{0,9}){0,2}['\"]?$)"
+    r"(?<![\w.:])[^\W\d][\w./'-]*(?: [^\W\d_][\w./'-]*){0,2}(?=['\"]?\s{0,3}(?:[:=(\[|#]\s{0,9}){0,2}['\"]?$)"
 )
 
 Row = tuple[Optional[StepReading], list[NamedValue]]  # the count and the measures of a line

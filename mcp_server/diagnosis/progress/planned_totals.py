@@ -12,6 +12,7 @@ from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "planned_totals")
 
+_WORDS = ("ter", "poch", "step", "update", "trial", "frame", "round", "generation")  # of all settings
 # What the counter of a format counts, where the settings of its programs have their own names for it.
 _UNITS = {"sample_factory": "frames", "stable_baselines3": "frames", "cleanrl": "frames", "optuna": "trials"}
 
@@ -34,7 +35,7 @@ class PlannedTotals:
 
     def read_line(self, line: str) -> None:
         """Take the settings that ``line`` prints: the last one is valid."""
-        if "ter" in line or "poch" in line or "step" in line or "update" in line or "trial" in line or "frame" in line:
+        if any(word in line for word in _WORDS):
             self._printed.update(_find_settings(line))
 
     def total(self, unit: str) -> int | None:

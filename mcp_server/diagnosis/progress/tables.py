@@ -158,7 +158,7 @@ class ColumnTables:
         """Return the names of so many columns in the nearest line above that has them, empty without one."""
         for line in reversed(self._above):
             for split in (_split_cells, str.split):
-                names = split(line)
+                names = split(line.lstrip(" #"))
                 if len(names) == cells and all(_is_column(name) for name in names) and len(set(names)) == cells:
                     return names
         return []

@@ -237,8 +237,8 @@ class ProgressTracker:
             self.is_between_jobs = True
         elif self._is_done and _RX.summary.match(line) and self._drawn_table is None:
             self._is_summary = True
-        elif self.first_step_seen and _RX.evaluation_heading.match(line):
-            self._evaluated_lines = _EVALUATED_LINES
+        elif (heading := _RX.evaluation_heading.match(line)) is not None:
+            self._evaluated_lines = 0 if heading["train"] else _EVALUATED_LINES
 
     @property
     def _is_done(self) -> bool:
@@ -294,7 +294,7 @@ class ProgressTracker:
         if reading is None and self._row is not None and not self.first_step_seen:
             return self._apply_reading(None, values, line, at_s, at=0)
         if self._evaluated_lines and (
-            reading is None or (reading.epoch is None and (reading.step or 0) <= (self.step or 0))
+            reading is None or self._row or (reading.epoch is None and (reading.step or 0) <= (self.step or 0))
         ):
             self._evaluated_lines -= 1
             metrics = [(as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
