@@ -10,7 +10,7 @@ import csv
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mcp_server.record.curves.tracker_records import flatten
@@ -48,7 +48,7 @@ SCALAR_FILES = (
     ScalarFile(("jsonl",), (".jsonl", ".ndjson")),
     ScalarFile(("csv",), (".csv", ".tsv"), is_sure=False),
     ScalarFile(("jsonl", "document"), (".json",), is_sure=False),
-    ScalarFile(("csv", "jsonl"), (".log", ".txt"), is_sure=False, most_bytes=4 * 2**20),
+    ScalarFile(("csv", "jsonl"), (".log", ".txt", ".out", ".dat"), is_sure=False, most_bytes=4 * 2**20),
 )
 
 _EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?P<rest>.*)", re.DOTALL)
@@ -93,6 +93,7 @@ STEP = "step"
 FEWEST_COUNTED, _COUNTED_BYTES = 3, 3072  # rows that tell a counter, and the bytes in which they are looked for
 _WORDS = re.compile(r"[^\W_]+")
 _SEPARATORS = re.compile(r"[\s-]+")
+_MOST_COMMENTS = 64  # above a table
 _TRIAL = ("number", "trial")  # counts trials only beside the value of each
 _VALUES = frozenset({"value", "values_0", "objective"})
 _FIRST_EPOCH = 1000
@@ -205,26 +206,43 @@ _BOM = b"\xef\xbb\xbf"
 def read_header(head: bytes) -> Header | None:
     """Return the names in the first line that is neither empty nor a comment, None where it has not been written.
 
+    A comment right above numbers has the names of as many columns: `# step  loss`.
+
     Raises:
         csv.Error: Python's csv module rejects the line.
     """
-    at, has_metadata = len(_BOM) if head.startswith(_BOM) else 0, False
+    at, has_metadata, comments = len(_BOM) if head.startswith(_BOM) else 0, False, [""]
     while (end := head.find(b"\n", at) + 1) and (head[at:end].isspace() or head[at : at + 1] == b"#"):
         has_metadata = has_metadata or head[at : at + 2] == b"#{"
+        comments.append(head[at:end].decode("utf-8", "replace").strip("#\r\n "))
         at = end
     if not end:
         return None
     line = head[at:end].decode("utf-8", "replace")
     separator = max(",;\t", key=line.count)
-    names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
+    separator = separator if separator in line or " " not in line.strip() else " "
+    names = [name.strip() for name in next(split_rows([line], separator), [])]
+    if len(names) > 1 and all(parse_number(name) is not None for name in names):
+        rows = ([name.strip() for name in row] for row in split_rows(comments[-_MOST_COMMENTS:], separator))
+        names, end = next(((row, at) for row in rows if len(row) == len(names)), (names, end))
     counter = find_counter(names, _read_rows(head[end : end + _COUNTED_BYTES], separator, names))
     return Header([STEP if counter and one == counter else one for one in names], separator, end, has_metadata, counter)
+
+
+def split_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+    """Yield the cells of each line; any number of blanks separates those of a table without another separator.
+
+    Raises:
+        csv.Error: Python's csv module rejects a line.
+    """
+    is_blank = separator == " "
+    return csv.reader(map(str.strip, lines) if is_blank else lines, delimiter=separator, skipinitialspace=is_blank)
 
 
 def _read_rows(data: bytes, separator: str, names: Sequence[str]) -> list[list[str]]:
     """Return the whole rows of a table, without the header that a program writes once more as it begins again."""
     lines = data.decode("utf-8", "replace").split("\n")[:-1]
-    return [row for row in csv.reader(lines, delimiter=separator) if row and [cell.strip() for cell in row] != names]
+    return [row for row in split_rows(lines, separator) if row and [cell.strip() for cell in row] != names]
 
 
 def may_count_yet(header: Header, head: bytes) -> bool:

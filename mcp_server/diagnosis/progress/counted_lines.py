@@ -14,11 +14,10 @@ from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     MAX_COUNT,
-    QUALITY,
     NamedValue,
-    ValueName,
     classify_name,
     find_named_values,
+    name_own_measure,
     parse_integer,
 )
 from mcp_server.diagnosis.progress.step_counters import StepReading
@@ -36,6 +35,7 @@ _MOST = 10**9  # seconds since 1970 count no steps
 _SHARES = ("progress", "complete", "completed", "done")  # in percent
 _BARS = ("%|", "it/s", "s/it", "━")
 _BLANKS = compile_lazily(r"\s+")
+_UNIT = compile_lazily(r"\s{0,2}[a-z]{2,20}s\b")
 _THINGS = compile_lazily(r"\s{0,2}[A-Za-z]{2,20}s\b")
 _TOTAL = compile_lazily(r"\s?(?:/|of)\s{0,8}$")
 _WORDS = compile_lazily(
@@ -116,6 +116,8 @@ def _open(text: str, at_s: float) -> _Shape:
     after = [*gaps[1:], end]
     units = [after[n + 1] if n + 1 < len(gaps) and totals[n + 1] else gap for n, gap in enumerate(after)]
     may_count = [not name and not _THINGS.match(unit) for name, unit in zip(names, units)]
+    behind = [match[0].strip() if (match := _UNIT.match(unit)) else "" for unit in units]
+    names = [unit if _counts(unit) else name for name, unit in zip(names, behind)]
     return _Shape(names, may_count, totals, at_s)
 
 
@@ -161,7 +163,11 @@ def _number(cell: str) -> float:
 
 def _counts(name: str) -> bool:
     measure = classify_name(name) if name else None
-    return name.endswith(_SHARES) or (measure is not None and measure.bits & COUNTS != 0)
+    return (
+        name.endswith(_SHARES)
+        or _RX.rising.fullmatch(name) is not None
+        or (measure is not None and measure.bits & COUNTS != 0)
+    )
 
 
 def _read(line: str, shape: _Shape, counter: int, cells: list[str], text: str) -> Row:
@@ -169,9 +175,10 @@ def _read(line: str, shape: _Shape, counter: int, cells: list[str], text: str) -
     step = int(min(count, MAX_COUNT)) if count > 0 else 0
     has_total = after < len(cells) and shape.totals[after] and _is_count(cells[after])
     own = [
-        (classify_name(name) or ValueName(name, QUALITY, None), _number(cell), "")
+        (measure, _number(cell), "")
         for n, (name, cell) in enumerate(zip(shape.names, cells))
         if name and n != counter and not _is_count(cell) and not measures_time(name)
+        if (measure := name_own_measure(name)) is not None
     ]
     values = [*{one[0].text: one for one in (*own, *find_named_values(line)) if not one[0].bits & COUNTS}.values()]
     key = f"{KEY} {shape.names[counter] or text.strip()}"

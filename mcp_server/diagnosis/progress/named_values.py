@@ -116,6 +116,12 @@ def _measure_name(text: str) -> ValueName | None:
     return ValueName(text.removeprefix("finished with "), bits, headline)  # Optuna's value
 
 
+def name_own_measure(text: str) -> ValueName | None:
+    """Return the name of a number of any name, in lower case, that is neither a setting nor part of a sentence."""
+    is_none = _RX.setting.search(text) is not None or not _VERBS.isdisjoint(text.split()[-1:])
+    return classify_name(text) or (None if is_none else ValueName(text, QUALITY, None))
+
+
 def as_held_out(name: ValueName, data: str = "val") -> ValueName:
     """Return the name of the same figure of held-out ``data``."""
     return name if name.bits & HELD_OUT else classify_name(f"{data} {name.text}") or name

@@ -26,6 +26,7 @@ from mcp_server.record.scalar_files import (
     rank_step,
     read_header,
     read_json_line,
+    split_rows,
 )
 
 _MOST_BYTES = 256 * 2**10
@@ -191,7 +192,7 @@ class TableTail(RowTail):
     def read_records(self, lines: list[str]) -> Iterator[Iterable[tuple[str, Any]]]:
         """Yield the cells of each row by the names of their columns."""
         try:
-            for row in csv.reader(lines, delimiter=self._separator):
+            for row in split_rows(lines, self._separator):
                 if len(row) == len(self._names):
                     yield zip(self._names, row)
         except csv.Error:

@@ -22,6 +22,7 @@ from mcp_server.record.scalar_files import (
     parse_number,
     read_header,
     read_json_line,
+    split_rows,
 )
 from mcp_server.scalars.formats.appended_file import Parser, WholeSource, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.row_series import NumberColumn, Rows, collect_columns
@@ -157,7 +158,7 @@ class Csv(_LineParser):
         return super().feed(data, at) if self._names else 0
 
     def _parse(self, data: bytes) -> None:
-        reader = csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""), delimiter=self._separator)
+        reader = split_rows(io.StringIO(data.decode("utf-8", "replace"), newline=""), self._separator)
         rows: list[list[str]] = []
         while True:
             try:

@@ -34,6 +34,9 @@ UP, TENS = [*range(1, 13)], [*range(100, 1300, 100)]
         ("{clock} | [trpo] epoch #{n} | Optimizing policy...\n{clock} | [trpo] epoch #{n} | Saved", UP, (12, None), {}),
         ("batch {n:7d}: trn: rmse = {x:.2e}, rmse_e = 1.00e-01, lr = 1.00e-03", TENS, (1200, None), {"loss": 2.08}),
         ("Progress: {n:5.1f}% words/sec/thread: 81234 lr: 0.05 avg.loss: {x:.4f}", UP, (12, 100), {"loss": 2.0833}),
+        ("t={n:04d}  E={x:.6f} +/- 0.0012  var=0.41", TENS, (1200, None), {"e": 2.083333}),
+        ("After sweep {n} energy={x:.6f} maxlinkdim=10 time=0.412", UP, (12, None), {"energy": 2.083333}),
+        ("[INFO] Finished {n} trials.\n[INFO] new incumbent. cost={x:.4f}", UP, (12, None), {"loss": 2.0833}),
         ("Losses {{'ner': {x:.4f}, 'tagger': 0.1}}", UP, (None, None), {"ner loss": 2.0833}),
     ]
 )
