@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Optional
 
-from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, announces_other_work, is_held_out, is_quoted
+from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, reports_no_training
 from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
@@ -35,6 +35,8 @@ _MOST = 10**9  # seconds since 1970 count no steps
 _SHARES = ("progress", "complete", "completed", "done")  # in percent
 _BARS = ("%|", "it/s", "s/it", "━")
 _BLANKS = compile_lazily(r"\s+")
+_TIME = compile_lazily(r"\s?(?:[num]?s|secs?|seconds|min|minutes|h|hours)\b")
+_LETTERS = compile_lazily(r"[^\W\d_]{2,}")
 _UNIT = compile_lazily(r"\s{0,2}[a-z]{2,20}s\b")
 _THINGS = compile_lazily(r"\s{0,2}[A-Za-z]{2,20}s\b")
 _TOTAL = compile_lazily(r"\s?(?:/|of)\s{0,8}$")
@@ -51,6 +53,7 @@ class _Shape:
 
     names: list[str]
     may_count: list[bool]  # which number may count without a name: `[200] auc`, and neither `Read 200` nor `200 files`
+    begins: bool  # with its first number, behind a log's prefix
     totals: list[bool]  # which number is the total of the one before
     began_s: float
     rows: list[tuple[str, list[str], bool]] = field(default_factory=list)  # the last few, with their lines
@@ -79,7 +82,7 @@ class CountedLines:
         cells = _RX.number.findall(line) if len(line) <= _MAX_CHARS and not any(map(line.count, _BARS)) else []
         text = _BLANKS.sub(" ", _RX.number.sub("\0", template if not cells else line).translate(NO_DIGITS))
         shape = self._shapes.get(text)
-        if not 0 < len(cells) <= _MAX_FIELDS or (shape is None and _is_other(line)):
+        if not 0 < len(cells) <= _MAX_FIELDS or (shape is None and reports_no_training(line)):
             self._leave_out(template)
             return None
         if shape is None:
@@ -104,10 +107,6 @@ class CountedLines:
         self._others.add(template)
 
 
-def _is_other(line: str) -> bool:
-    return is_quoted(line) or is_held_out(line) or ("rain" not in line and announces_other_work(line))
-
-
 def _open(text: str, at_s: float) -> _Shape:
     *gaps, end = text.split("\0")
     found = [_WORDS.search(gap) for gap in gaps]
@@ -116,9 +115,10 @@ def _open(text: str, at_s: float) -> _Shape:
     after = [*gaps[1:], end]
     units = [after[n + 1] if n + 1 < len(gaps) and totals[n + 1] else gap for n, gap in enumerate(after)]
     may_count = [not name and not _THINGS.match(unit) for name, unit in zip(names, units)]
+    names = ["time" if _TIME.match(unit) else name for name, unit in zip(names, units)]
     behind = [match[0].strip() if (match := _UNIT.match(unit)) else "" for unit in units]
     names = [unit if _counts(unit) else name for name, unit in zip(names, behind)]
-    return _Shape(names, may_count, totals, at_s)
+    return _Shape(names, may_count, _RX.head.fullmatch(gaps[0]) is not None, totals, at_s)
 
 
 def _find_rising(shape: _Shape) -> list[int]:
@@ -145,12 +145,20 @@ def _find_counter(shape: _Shape, rising: list[int], at_s: float) -> int | None:
         len({*cells}) > 1 and not all(map(_is_count, cells)) and not measures_time(name)
         for name, cells in zip(shape.names, columns)
     )
-    if shape.seen >= _FEWEST - is_measured and (found := [n for n in rising if n in named]):
+    if shape.seen < _FEWEST - is_measured:
+        return None
+    if found := [n for n in rising if n in named and (is_measured or len(shape.names[n]) > 1)]:
         return found[0]
     is_timed = at_s - shape.began_s >= _LISTED_S or (not at_s and shape.seen >= _UNTIMED)
     if named or shape.seen < _FEWEST or not is_measured or not is_timed:
         return None
-    return next((n for n in rising if shape.may_count[n] and _number(columns[n][-1]) < _MOST), None)
+    free = [n for n in rising if shape.may_count[n] and _number(columns[n][-1]) < _MOST]
+    lines = [line for line, _, _ in shape.rows]
+    if _LETTERS.search(lines[-1]):  # between words the first number may count, beside a known measure
+        is_list = len({tuple(_RX.thing.findall(line)) for line in lines}) > 1
+        measures = [name for name, _, _ in find_named_values(lines[-1]) if not name.bits & COUNTS]
+        free = [n for n in free if n == 0 and shape.begins and measures and not is_list]
+    return next(iter(free), None)
 
 
 def _is_count(cell: str) -> bool:

@@ -54,6 +54,12 @@ def is_held_out(line: str) -> bool:
     return _RX.held_out.search(line) is not None and _RX.training.search(line) is None
 
 
+def reports_no_training(line: str) -> bool:
+    """Whether ``line`` is quoted, of held-out data, or shows or announces other work."""
+    is_other = _RX.not_training.search(line) is not None or ("rain" not in line and announces_other_work(line))
+    return is_other or is_quoted(line) or is_held_out(line)
+
+
 class CustomLoopReader:
     """Reads lines that match no format. ``epoch``: of the last heading, with their total; ``headings``: how many."""
 

@@ -72,6 +72,16 @@ def test_the_lines_before_the_proof_are_steps_too() -> None:
         ("heartbeat {x:.2f} at {clock}", UP, 1.0),
         ("[{n}] memory {x:.2f}", [100, 250, 310, 700, 720, 1000, 1900], 1.0),  # no even rise
         ("epoch 0 step 0 iter {n}: data {x:.2f}", UP, 1.0),
+        ('127.0.0.1 - - [01/Mar/2026:{clock} +0000] "GET /v1/x HTTP/1.1" 200 {n} {x:.3f}', TENS, 1.0),
+        ("  {n:,} 3%   {x:.2f}MB/s    0:00:29", TENS, 1.0),
+        ("frame={n:5d} q=28.0 size=  256kB time=00:00:01.00 bitrate=2048.01kbits/s speed={x:.2f}x", TENS, 1.0),
+        ("{n}, NVIDIA H100, 41, {x:.2f} W, 81920 MiB", UP, 1.0),
+        ("[{n}] alive rss {x:.1f}", TENS, 1.0),
+        ("n={n} took {x:.3f} s", TENS, 1.0),
+        ("[{n}/57] subject_{n} acc {x:.2f}", UP, 1.0),
+        ("{n}/1319 correct: {x:.1f}", TENS, 1.0),
+        ("quantizing layer {n}/32 | error {x:.4f} | time 12.1", UP, 1.0),
+        ("[{n}/ 291] attn_q.weight - [ 4096, 4096], converting to q4_K .. size = 32.00 MiB -> {x:.2f} MiB", UP, 1.0),
     ]
 )
 def test_a_list_and_a_count_of_other_work_are_no_steps(row: tuple[str, list[int], float]) -> None:
