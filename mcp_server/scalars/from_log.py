@@ -46,7 +46,7 @@ _RX = read_patterns("scalars/patterns", "from_log")
 
 
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
-_MOST_NAMES = 200
+_MOST_NAMES, _UNPROVEN = 200, 8  # lines that a count is read from before it is proved
 _MOST_READERS = 64  # logs that are read on where they grow
 _MARK_BYTES = 64  # before the place where a log is read on: they must be there still
 # A file that is further ahead of the output, as share and in steps, counts something else, such as samples.
@@ -304,9 +304,16 @@ _open_reader = functools.lru_cache(_MOST_READERS)(_LogReader)
 
 
 def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[str, float]]) -> None:
+    """Add the values at a step, each in the place of the same value whose step was not known yet."""
     for name, value in values:
         if name in points or len(points) < _MOST_NAMES:
-            points.setdefault(name, []).append((step, value))
+            found = points.setdefault(name, [])
+            newest = found[-_UNPROVEN:]
+            at = newest.index((None, value)) - len(newest) if step is not None and (None, value) in newest else None
+            if at is None:
+                found.append((step, value))
+            else:
+                found[at] = step, value
 
 
 def _find_own_names(line: str) -> dict[str, tuple[float, bool]]:

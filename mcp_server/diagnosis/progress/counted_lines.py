@@ -56,7 +56,7 @@ class _Shape:
     begins: bool  # with its first number, behind a log's prefix
     totals: list[bool]  # which number is the total of the one before
     began_s: float
-    rows: list[tuple[str, list[str], bool]] = field(default_factory=list)  # the last few, with their lines
+    rows: list[tuple[str, list[str]]] = field(default_factory=list)  # the last few, with their lines
     seen: int = 0
     counter: int | None = None
 
@@ -69,11 +69,10 @@ class CountedLines:
         self._shapes: dict[str, _Shape] = {}
         self._others: set[str] = set()  # lines without their digits that do not count
 
-    def read_line(self, line: str, at_s: float, *, is_reported: bool = False) -> Row | None:
+    def read_line(self, line: str, at_s: float) -> Row | None:
         """Return step and measures of a line whose shape has proved to count, None for any other.
 
-        ``at_s``: when it was printed, monotonic; 0 where that is not known. ``is_reported``: its measures are, without
-        a step.
+        ``at_s``: when it was printed, monotonic; 0 where that is not known.
         """
         self.earlier = []
         template = line.translate(NO_DIGITS)
@@ -89,16 +88,15 @@ class CountedLines:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.pop(next(iter(self._shapes)))
             shape = self._shapes[text] = _open(text, at_s)
-        shape.rows, shape.seen = [*shape.rows[1 - _UNTIMED :], (line, cells, is_reported)], shape.seen + 1
+        shape.rows, shape.seen = [*shape.rows[1 - _UNTIMED :], (line, cells)], shape.seen + 1
         if shape.counter is None:
             rising = _find_rising(shape)
             if not rising and shape.seen > _MAX_SEEN:
                 self._leave_out(template)
             shape.counter = _find_counter(shape, rising, at_s)
             if shape.counter is not None:
-                for former, one, is_known in shape.rows[:-1]:
-                    reading, measures = _read(former, shape, shape.counter, one, text)
-                    self.earlier.append((former, (reading, [] if is_known else measures)))
+                former = shape.rows[:-1]
+                self.earlier = [(one, _read(one, shape, shape.counter, row, text)) for one, row in former]
         return None if shape.counter is None else _read(line, shape, shape.counter, cells, text)
 
     def _leave_out(self, template: str) -> None:
@@ -124,7 +122,7 @@ def _open(text: str, at_s: float) -> _Shape:
 def _find_rising(shape: _Shape) -> list[int]:
     """Return which numbers rose in each of the last lines, by the same in the last two; shares in percent by any."""
     rising = []
-    for n, cells in enumerate(zip(*(cells for _, cells, _ in shape.rows))):
+    for n, cells in enumerate(zip(*(cells for _, cells in shape.rows))):
         is_share = shape.names[n].endswith(_SHARES) and all(cell[-1] == "%" for cell in cells)
         if not is_share and not all(map(_is_count, cells)):
             continue
@@ -137,7 +135,7 @@ def _find_rising(shape: _Shape) -> list[int]:
 def _find_counter(shape: _Shape, rising: list[int], at_s: float) -> int | None:
     if not rising:
         return None
-    columns = [*zip(*(cells for _, cells, _ in shape.rows))]
+    columns = [*zip(*(cells for _, cells in shape.rows))]
     named = [n for n, name in enumerate(shape.names) if _counts(name)]
     if any({*columns[n]} == {"0"} for n in named):
         return None  # `iter 3 step 0`: it counts within a step
@@ -153,7 +151,7 @@ def _find_counter(shape: _Shape, rising: list[int], at_s: float) -> int | None:
     if named or shape.seen < _FEWEST or not is_measured or not is_timed:
         return None
     free = [n for n in rising if shape.may_count[n] and _number(columns[n][-1]) < _MOST]
-    lines = [line for line, _, _ in shape.rows]
+    lines = [line for line, _ in shape.rows]
     if _LETTERS.search(lines[-1]):  # between words the first number may count, beside a known measure
         is_list = len({tuple(_RX.thing.findall(line)) for line in lines}) > 1
         measures = [name for name, _, _ in find_named_values(lines[-1]) if not name.bits & COUNTS]
@@ -190,6 +188,6 @@ def _read(line: str, shape: _Shape, counter: int, cells: list[str], text: str) -
     ]
     values = [*{one[0].text: one for one in (*own, *find_named_values(line)) if not one[0].bits & COUNTS}.values()]
     key = f"{KEY} {shape.names[counter] or text.strip()}"
-    has_total = has_total and len({cells[after] for _, cells, _ in shape.rows}) == 1
+    has_total = has_total and len({cells[after] for _, cells in shape.rows}) == 1
     total = parse_integer(cells[after]) if has_total else 100 if cells[counter][-1] == "%" else None
     return StepReading(CounterRank.UNLABELLED, key, step, total) if step else None, values

@@ -102,7 +102,8 @@ class ColumnTables:
 
     A column counts by its name, or as in files: it rises by 1 in each row. ``restarts``: how many headers came again
     with a count that began anew, as each training of fastai prints one. ``earlier``: lines that prove to be rows now.
-    ``is_row``: whether the last line had a number for each column. ``count``: the column that counts, and its number in the last line, if that was a row.
+    ``is_row``: whether the last line had a number for each column. ``count``: the column that counts, and its number in
+    that line.
     """
 
     def __init__(self) -> None:

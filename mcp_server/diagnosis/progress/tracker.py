@@ -209,7 +209,7 @@ class ProgressTracker:
             self._line_is_bar = False
             metric_line = self._read_line(line, at_s) if is_candidate else None
             self._line_above = line
-            if match is None and (counted := self._read_counted(line, metric_line, at_s)):
+            if match is None and (counted := self._read_counted(line, at_s)):
                 *earlier_lines, metric_line = counted
                 metric_lines += earlier_lines
             if match is not None:
@@ -306,12 +306,12 @@ class ProgressTracker:
             values, reading = [one for one in values if one[0].bits & HELD_OUT], None
         return self._apply_reading(reading, values, line, at_s)
 
-    def _read_counted(self, line: str, metric_line: MetricLine | None, at_s: float) -> list[MetricLine]:
+    def _read_counted(self, line: str, at_s: float) -> list[MetricLine]:
         """Read a line that nothing else counts by its shape, behind those that have proved to be of it now."""
         leader = self._lead.leader
         if self._tables.is_row or not (leader is None or leader.rank <= CounterRank.LOSS or leader.key.startswith(KEY)):
             return []
-        if (row := self._lines.read_line(line, at_s, is_reported=metric_line is not None)) is None:
+        if (row := self._lines.read_line(line, at_s)) is None:
             return []
         found = [self._apply_reading(*earlier, former, at_s) for former, earlier in self._lines.earlier]
         return [*found, self._apply_reading(*row, line, at_s)]
