@@ -59,6 +59,7 @@ def read_metrics(
 ) -> RunMetrics:
     """Return the scalars of a run that match ``tags`` (names or globs, by default all), or else its printed metrics.
 
+    What is asked for and in no file is read from its output.
     Printed metrics are read from the log in ``rundir``; without it only the last values are known. Files that are left
     out are named, except ``read_otherwise``: evaluations that are surely the run's.
     """
@@ -96,6 +97,10 @@ def read_metrics(
                 odd=summary.nan + summary.inf,
             )
         )
+    asked = [tag for tag in tags if not match_tags(tag, reading.series)]
+    if asked and rundir is not None:
+        printed = read_log_metrics(run, rundir)
+        metrics += [_metric(name, points) for tag in asked for name, points in printed.select(tag).items()]
     metrics.sort(key=lambda one: one.best_is is None)
     return RunMetrics(
         tuple(metrics),

@@ -133,15 +133,6 @@ def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def describe_match(condition: Condition, newest: Mapping[str, tuple[int | None, float]]) -> str | None:
-    """Return the value that meets the condition among the newest ``{tag: (step, value)}``, or None."""
-    tag = resolve_tag(condition, list(newest))
-    if tag is None:
-        return None
-    step, value = newest[tag]
-    return describe_value(tag, value, step) if condition(value) else None
-
-
 def first_match(condition: Condition, points: PointArrays, after: int = 0) -> int | None:
     """Return the index of the first point from index ``after`` on that meets the condition, or None without one."""
     if len(points.values) <= after:

@@ -87,8 +87,9 @@ LogPoints = list[tuple[int | None, float]]
 class LogMetrics:
     """``points`` by name (``reward``, ``loss``), each with its step if printed. ``notes`` say what was not read.
 
-    ``printed``: the same numbers, and others, by the program's own names (``critic/score/mean``). ``log``: the file,
-    None without points. ``step``, ``headlines``: the step at its end, and the metrics that wait_run shows then.
+    ``printed``: the same numbers, and others, by the program's own names (``critic/score/mean``; in a line that counts
+    also ``ctc 0.72 (ema 0.74)``). ``log``: the file, None without points. ``step``, ``headlines``: the step at its end,
+    and the metrics that wait_run shows then.
     ``counts``: what it counts, by its own words (``iteration``). ``percents``: of ``printed``, those in per cent.
     """
 
@@ -135,11 +136,9 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
     if after:
         marks = [number for number, line in enumerate(lines) if line.strip() == after]
         lines = lines[marks[-1] + 1 :] if marks else []
-    words = [re.escape(word) for word in _WORDS.findall(name[:_LONGEST_NAME])]
-    as_said = re.compile(_AS_SAID % _BETWEEN_WORDS.join(words)) if words else None
+    as_said = _compile_said(name)
     for line in reversed(lines):
-        spaced = {each["name"]: float(each["value"]) for each in _RX.spaced_value.finditer(line)}
-        named = {**spaced, **{own: value for own, (value, _) in _find_own_names(line).items()}}
+        named = {**_find_spaced(line), **{own: value for own, (value, _) in _find_own_names(line).items()}}
         if found := match_tags(name, named):
             return named[found[-1]]
         if as_said is not None and (said := as_said.findall(line)):
@@ -159,6 +158,25 @@ def _read_end(log: Path) -> list[str]:
             return list(split_lines(file.read(_MOST_BYTES).decode(errors="replace")))
     except OSError:
         return []
+
+
+def _compile_said(name: str) -> re.Pattern[str] | None:
+    words = [re.escape(word) for word in _WORDS.findall(name[:_LONGEST_NAME])]
+    return re.compile(_AS_SAID % _BETWEEN_WORDS.join(words)) if words else None
+
+
+def read_said(run: Run, rundir: RunDir, name: str) -> LogPoints:
+    """Return the numbers that the newest attempt has printed by a name that somebody says, none with a step.
+
+    They are read from the end of its log. A setting is none of them.
+    """
+    if (as_said := _compile_said(name)) is None:
+        return []
+    for log in (rundir.log(run.attempt), *find_redirected(run, rundir, run.attempt)):
+        lines = [line for line in _read_end(log) if as_said.search(line) and not is_quoted(line)]
+        if said := [float(one.replace(",", "")) for line in lines for one in as_said.findall(line)]:
+            return [(None, value) for value in said]
+    return []
 
 
 def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:
@@ -266,6 +284,9 @@ class _LogReader:
             _add(self._points, at, (pair for pair in reading.metrics.items() if not is_bar or self._is_new(*pair)))
         if not is_quoted(line):
             named = _find_own_names(line)
+            if readings and readings[-1].step is not None:  # where a line counts, a space may stand before a number
+                spaced = {name: (value, False) for name, value in _find_spaced(line).items() if name not in COUNT_WORDS}
+                named = {**spaced, **named}
             _add(self._printed, step, ((name, value) for name, (value, _) in named.items()))
             self._percents.update(name for name, (_, is_percent) in named.items() if is_percent)
             _add(self._counts, step, self._find_counts(line))
@@ -335,6 +356,10 @@ def _find_own_names(line: str) -> dict[str, tuple[float, bool]]:
     return named
 
 
+def _find_spaced(line: str) -> dict[str, float]:
+    return {each["name"]: float(each["value"]) for each in _RX.spaced_value.finditer(line)}
+
+
 class _BaselineReader:
     """Collects the scores of an evaluation: of a line that names it, and of the table below such a line."""
 
@@ -370,8 +395,11 @@ def read_log_lines(log: Path) -> tuple[Iterator[str], bool]:
     return (line for part in parts for line in split_lines(part.decode(errors="replace"))), cut
 
 
-def read_printed(run: Run, store: RunStore) -> tuple[ScalarTarget, ScalarReading] | None:
-    """Return the printed metrics of a run, without wall times, as a reading whose notes name the log, or None."""
+def read_printed(run: Run, store: RunStore, names: Sequence[str] = ()) -> tuple[ScalarTarget, ScalarReading] | None:
+    """Return the printed metrics of a run, without wall times, as a reading whose notes name the log, or None.
+
+    ``names``: what somebody asks for, which may be the program's own.
+    """
     store.fetch_log(run)
     printed = read_log_metrics(run, store.run_directory(run.run_id))
     if printed.log is None:
@@ -381,7 +409,8 @@ def read_printed(run: Run, store: RunStore) -> tuple[ScalarTarget, ScalarReading
         "compare_runs shows their last and best beside other runs."
     ]
     notes += printed.notes
-    reading = ScalarReading(run.run_id, _build_series(printed.points), tuple(notes))
+    own = {name: points for pattern in names for name, points in printed.select(pattern).items()}
+    reading = ScalarReading(run.run_id, _build_series({**own, **printed.points}), tuple(notes))
     return ScalarTarget(str(printed.log), [printed.log], run.run_id), reading
 
 

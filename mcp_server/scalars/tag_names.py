@@ -74,7 +74,7 @@ def _choose(pattern: str, found: list[str]) -> list[str]:
     kept = [tag for tag in kept if _means_same(pattern, tag)] or kept
     word = pattern.strip().lower()
     if word in HEADLINES and len(kept) > 1:  # `train/loss` and not `aux/loss`
-        kept = [tag for tag in kept if _find_headline(tag) == word] or kept
+        kept = [tag for tag in kept if find_headline(tag) == word] or kept
     return kept
 
 
@@ -128,13 +128,14 @@ def _ends_alike(pattern: str, tag: str) -> bool:
     return _respell(pattern) not in HEADLINES and (is_rate or named[-len(words) :] == words)
 
 
-def _find_headline(name: str) -> str | None:
+def find_headline(name: str) -> str | None:
+    """Return the word under which wait_run shows a metric, None where it is its own name."""
     known = classify_name(name)
     return None if known is None else known.headline
 
 
 def _is_headline(pattern: str, tag: str) -> bool:
-    return _respell(pattern) in HEADLINES and _find_headline(tag) == _respell(pattern)
+    return _respell(pattern) in HEADLINES and find_headline(tag) == _respell(pattern)
 
 
 def _is_in_words(pattern: str, tag: str) -> bool:

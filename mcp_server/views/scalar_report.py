@@ -99,7 +99,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore, *, in_fu
     targets = list(by_files.values())[::-1]
     if len(targets) > 1 and not root:
         targets, root = _shorten_names(targets)
-    readings = [_read_target(target, scalars, store, printed, query.since_step) for target in targets[:most]]
+    readings = [_read_target(target, scalars, store, printed, query) for target in targets[:most]]
     has_ended = all(target.run_id and store.find(target.run_id).ended for target in targets[:most])
     answers, query = _answer_questions(query, readings)
     selected, unmatched = ([], []) if answers and not query.tags else _select_tags(query, readings, has_ended=has_ended)
@@ -210,7 +210,7 @@ def _read_target(
     scalars: Scalars,
     store: RunStore,
     printed: Mapping[str, ScalarReading],
-    since_step: int | None,
+    query: ScalarQuery,
 ) -> ScalarReading:
     try:
         reading = printed.get(target.run_id or "") or scalars.read(target.locations, target.name)
@@ -222,11 +222,23 @@ def _read_target(
         reading = replace(of_output[1], notes=(why, *of_output[1].notes), source=str(of_output[0].path))
     if not reading.series and target.run_id and (of_output := read_printed(store.find(target.run_id), store)):
         reading = replace(of_output[1], source=str(of_output[0].path))  # its event file has no scalars yet
+    reading, since_step = _add_printed(reading, target, store, query.tags), query.since_step
     if since_step is None:
         return reading
     later = {tag: series.where(series.steps >= since_step) for tag, series in reading.series.items()}
     later = {tag: series for tag, series in later.items() if len(series.values)}
     return replace(reading, series=later, notes=(*reading.notes, f"Only steps from {since_step} on."))
+
+
+def _add_printed(reading: ScalarReading, target: ScalarTarget, store: RunStore, words: Sequence[str]) -> ScalarReading:
+    """Return a reading of files with what is asked for beyond them, and printed."""
+    tags = [parse_question(word).tag for word in words if not match_tags(word, reading.series)]
+    tags = [tag for tag in tags if not match_tags(tag, reading.series)]
+    of_output = read_printed(store.find(target.run_id), store, tags) if tags and target.run_id else None
+    series = of_output[1].series if of_output is not None else {}
+    more = {name: series[name] for tag in tags for name in match_tags(tag, series)}
+    note = f"Printed, in no file: {', '.join(more)}."
+    return replace(reading, series={**more, **reading.series}, notes=(*reading.notes, note)) if more else reading
 
 
 def _answer_questions(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple[list[str], ScalarQuery]:

@@ -134,3 +134,13 @@ def test_where_the_files_hold_no_scalars_the_printed_ones_count(tmp_path: Path) 
     assert [(one.tag, one.last, one.best) for one in metrics.metrics] == [("loss", 0.25, 0.25)]
     (own,) = read_metrics(run, scalars, ["actor/clip"], rundir=rundir).metrics
     assert (own.tag, own.last) == ("actor/clip", 0.75)
+
+
+def test_what_is_asked_for_and_in_no_file_is_read_from_the_output(tmp_path: Path) -> None:
+    csv(tmp_path, "step,loss", "1,0.5", "2,0.25")
+    rundir = RunDir(tmp_path / "run")
+    rundir.log(1).parent.mkdir(parents=True)
+    rundir.log(1).write_text("step 1/9 loss 0.7 (ema 0.9)\nstep 2/9 loss 0.6 (ema 0.8)\n")
+    run = replace(live(tmp_path), attempt=1)
+    metrics = read_metrics(run, Scalars(StateHome(tmp_path / "state")), ["loss", "ema"], rundir=rundir).metrics
+    assert {one.tag: (one.last, one.last_step) for one in metrics} == {"loss": (0.25, 2), "ema": (0.8, 2)}

@@ -10,7 +10,7 @@ import pytest
 from mcp_server.errors import BadArgument
 from mcp_server.scalars.condition import (
     Condition,
-    describe_match,
+    describe_value,
     first_match,
     parse_condition,
     resolve_tag,
@@ -140,7 +140,7 @@ def test_the_word_of_a_status_means_the_one_tag_that_has_it_in_its_name() -> Non
 
 def test_a_tag_that_could_be_several_is_refused_with_the_candidates() -> None:
     with pytest.raises(BadArgument, match=r"could be any of seed1/psnr, seed2/psnr"):
-        describe_match(parse_condition("psnr < 1"), {"seed1/psnr": (1, 3.0), "seed2/psnr": (1, 3.0)})
+        resolve_tag(parse_condition("psnr < 1"), ["seed1/psnr", "seed2/psnr"])
 
 
 def test_a_word_of_wait_run_for_several_tags_is_none_of_them() -> None:
@@ -155,14 +155,11 @@ def test_a_word_of_wait_run_for_several_tags_is_none_of_them() -> None:
 
 def test_a_tag_without_points_yet_is_not_an_error() -> None:
     assert resolve_tag(parse_condition("loss < 1"), ["reward"]) is None
-    assert describe_match(parse_condition("loss < 1"), {"reward": (1, 0.0)}) is None
 
 
-def test_a_match_is_described_with_value_and_step() -> None:
-    newest = {"Train/mean_reward": (900, 20.41234), "loss": (None, math.nan)}
-    assert describe_match(parse_condition("mean_reward >= 20"), newest) == "Train/mean_reward = 20.41 at step 900"
-    assert describe_match(parse_condition("loss is nan"), newest) == "loss = nan"
-    assert describe_match(parse_condition("mean_reward >= 21"), newest) is None
+def test_a_value_is_described_with_its_step() -> None:
+    assert describe_value("Train/mean_reward", 20.41234, 900) == "Train/mean_reward = 20.41 at step 900"
+    assert describe_value("loss", math.nan, None) == "loss = nan"
 
 
 def test_a_value_between_two_looks_is_found() -> None:

@@ -1,5 +1,6 @@
 """Printed metrics: of the last attempt with a step, with the baseline that was evaluated before it."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import Outputs, WrittenFile, write_outputs
 from mcp_server.scalars import from_log
-from mcp_server.scalars.from_log import read_log_metrics, read_printed_value
+from mcp_server.scalars.from_log import read_log_metrics, read_printed_value, read_said
 from mcp_server.store.attribution.timed_search import TimedSearch
 
 STEPS = [f"step {step}/9 loss: {1 / step:.3f} reward: {step}" for step in range(1, 10)]
@@ -232,6 +233,21 @@ def test_a_log_that_was_cut_off_or_replaced_is_read_from_its_beginning(tmp_path:
 def test_a_number_is_found_behind_the_name_that_somebody_said(tmp_path: Path, line: str, value: float | None) -> None:
     (tmp_path / "log").write_text(f"val_loss: 9\n---\n{line}\n")
     assert read_printed_value(tmp_path / "log", "val_loss", "---") == value
+
+
+def test_numbers_behind_a_space_are_known_by_name_at_the_step_of_their_line(tmp_path: Path) -> None:
+    lines = [f"ep 01/02 it {step:05d}/00040 :: loss 0.{step} (ema 0.7{step}) | lr 3.00e-04" for step in (10, 20)]
+    read(tmp_path, lines)
+    metrics = read_log_metrics(make_run(), RunDir(tmp_path))
+    assert metrics.select("ema") == {"ema": [(10, 0.71), (20, 0.72)]}
+    assert metrics.select("lr") == {"lr": [(10, 3e-4), (20, 3e-4)]}
+
+
+def test_a_name_that_somebody_said_has_its_numbers_of_all_lines_and_no_setting(tmp_path: Path) -> None:
+    read(tmp_path, ['config {"FID-5k": 9}', "64 images at 50, FID-5k 118.45", "64 images at 100, fid5k: nan"])
+    (first, at), (second, nan) = read_said(make_run(), RunDir(tmp_path), "FID-5k")
+    assert (first, at, second, math.isnan(nan)) == (None, 118.45, None, True)
+    assert read_said(make_run(), RunDir(tmp_path), "::") == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.scalar_report import ScalarQuery, build_report
 from tests.scalars.formats.test_sqlite import trackio
 from tests.support import event_records
-from tests.support.ended_runs import Runs
+from tests.support.ended_runs import BEGAN_S, Runs
 from tests.support.event_records import header, points
 from tests.support.sandbox import text_of
 from tests.support.scalar_runs import Writer, write
@@ -318,3 +318,16 @@ async def test_a_run_without_files_answers_with_what_it_printed(read_tb: Tool, t
     values = (await read_tb(tags="critic/score/mean"))["values"]["critic/score/mean"]
     assert (values["last"], values["last_step"], values["trend"]) == (2.9, 29, "up")
     assert "age_s" not in values, "a log has no times"
+
+
+async def test_what_is_asked_for_and_in_no_file_is_read_from_the_output(read_tb: Tool, tmp_path: Path) -> None:
+    home = StateHome(tmp_path / "state")
+    home.create()
+    runs = Runs(tmp_path)
+    path = runs.add() / "progress.csv"
+    path.write_text("step,loss\n1,3\n2,2\n")
+    os.utime(path, (BEGAN_S + 60,) * 2)
+    runs.store.run_directory("cfm-7kqz").log(1).write_text("step 1 loss 3 (ema 3.5)\nstep 2 loss 2 (ema 2.75)\n")
+    answer = await read_tb(run_id="cfm-7kqz", tags=["loss", "ema@2"])
+    assert (list(answer["values"]), answer["answers"]) == (["loss"], ["ema at step 2: 2.75"])
+    assert answer["notes"] == ["Printed, in no file: ema."]

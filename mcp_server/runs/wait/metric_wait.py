@@ -20,7 +20,7 @@ from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.locate import MetricLocation
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.scalars.series import Series
-from mcp_server.scalars.tag_names import best_direction, is_held_out, match_tags
+from mcp_server.scalars.tag_names import best_direction, find_headline, is_held_out, match_tags
 from mcp_server.store.attribution.attribution import describe_uncertain
 from mcp_server.text.near_names import find_near_names
 from mcp_server.threads import run_in_thread, use_threads_for
@@ -37,12 +37,13 @@ ReadPrinted = Callable[[Run], LogMetrics]
 
 @dataclass(frozen=True)
 class MetPoint:
-    """The point of a curve that met a condition."""
+    """The point of a curve that met a condition. ``newest``: the curve's last value, which may be later."""
 
     run_id: str
     tag: str
     value: float
     step: int
+    newest: float
 
 
 class MetricWait:
@@ -74,8 +75,7 @@ class MetricWait:
             with use_threads_for(run.spec.cwd if isinstance(run, Run) else ""):
                 match = await run_in_thread(self._checks[run.run_id].check, run)
             if match is not None:
-                if (point := self._checks[run.run_id].met) is not None and point[2] is not None:
-                    self.met = MetPoint(run.run_id, point[0], point[1], point[2])
+                self.met = self._checks[run.run_id].met
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 
@@ -124,13 +124,14 @@ class MetricWait:
             why = ", as its total of steps is not" if wanted.lower() == conditions.PROGRESS else ""
             return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
         near = difflib.get_close_matches(wanted, FACTS, n=1) or list(find_near_names(wanted, tags))
-        named = [*near, *(tag for tag in tags if tag not in near)]
+        named = [*near, *(tag for tag in tags if tag not in near and tag.lower() not in COUNT_WORDS)]
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in named[:_MOST_NAMED])
         names += f" ({len(named) - _MOST_NAMED} more)" if len(named) > _MOST_NAMED else ""
         left_out = describe_uncertain([path for check in checks for path in check.uncertain])
         places = list(dict.fromkeys(check.places for check in checks))[:_MOST_VALUES]
         known = f"Present: {names}." if names else left_out or f"No scalars seen: {'; '.join(places)}."
-        told = " The same call waits for it." if any(check.position.told for check in checks) and not ended else ""
+        is_told = any(check.position.told for check in checks) and not ended
+        told = " If one of them is meant, name it; the same call waits, should it come." if is_told else ""
         return f"No {wanted[:_MOST_TAG_CHARS]!r} {'in it' if ended else 'so far'}. {known}{told}"
 
 
@@ -190,7 +191,7 @@ class MetricCheck:
         self.uncertain: Sequence[str] = ()  # paths of scalars that may be another run's
         self.places = ""  # where they were looked for
         self.newest = ""  # the newest value, as text
-        self.met: tuple[str, float, int | None] | None = None  # tag, value and step of the curve that met the condition
+        self.met: MetPoint | None = None
         self.is_off_scale = False  # a number above 1 is compared with values from 0 to 1
         self.counts_steps = False  # the condition is on what the program calls its step
         self._scalars, self._condition = scalars, condition
@@ -215,15 +216,18 @@ class MetricCheck:
             step = int(facts["step"]) if name in (conditions.PROGRESS, "eta_s") and "step" in facts else None
             self.newest = conditions.describe_value(name, facts[name], step)
             return self.newest if self._condition.is_reached(facts[name]) else None
+        if name in (conditions.PROGRESS, "eta_s"):  # a printed `progress: 30%` is another number
+            self.other_tags = []
+            return None
         series = self._find_series(run)
         if self.position.tag is not None:
             return None if series is None else self._check_points(self.position.tag, series, run)
         self.position = replace(self.position, checked=0)  # every point that appears from now on is new
         printed = _printed_metrics(run)
         if (tag := conditions.resolve_tag(self._condition, list(printed))) is not None:
-            self.newest = conditions.describe_value(tag, printed[tag][1], printed[tag][0])
-            self.other_tags = None
-            return conditions.describe_match(self._condition, printed)
+            step, value = printed[tag]
+            self.newest, self.other_tags = conditions.describe_value(tag, value, step), None
+            return self.newest if self._condition(value) else None
         return self._check_log(run, [*(self.other_tags or ()), *printed])
 
     def _check_sweep(self, run: Sweep, facts: Mapping[str, float]) -> str | None:
@@ -263,7 +267,7 @@ class MetricCheck:
         met = next((point for point in points[max(0, first) :] if self._condition(point[1])), None)
         if met is None:
             return None
-        self.met = (tag, met[1], met[0])
+        self.met = None if met[0] is None else MetPoint(run.run_id, tag, met[1], met[0], value)
         return conditions.describe_value(tag, met[1], met[0], sign)
 
     def _find_scale(self, series: Series, run: Run) -> float:
@@ -353,7 +357,8 @@ class MetricCheck:
         index = conditions.first_match(replace(self._condition, number=self._condition.number / scale), points, first)
         if index is None:
             return None
-        self.met = (tag, float(points.values[index]), int(points.steps[index]))
+        point = float(points.values[index]), int(points.steps[index])
+        self.met = MetPoint(run.run_id, tag, *point, float(series.values[-1]))
         return describe(points, index)
 
 
@@ -384,12 +389,16 @@ def _printed_metrics(run: Run) -> dict[str, tuple[int | None, float]]:
 def show_moment(run: Run, met: MetPoint, log: LogMetrics) -> Run:
     """Return a live ``run`` at the moment of its ``log``, or of ``met`` where that is further on. Pure.
 
-    Step and metrics are then of one moment. A step that counts something else, such as samples, changes nothing.
+    Step and metrics are then of one moment, and the metric that met the condition is not older. A step that counts
+    something else, such as samples, changes nothing.
     """
     known = run.progress.get("step")
-    if run.ended or not isinstance(known, int) or met.step <= known or "round" in run.progress:
+    if run.ended or not isinstance(known, int) or "round" in run.progress:
         return run
-    step, metrics = known, run.progress.get("metrics")
+    step, metrics = known, run.progress.get("metrics") or {}
+    if met.step <= known:
+        newer = {name: _plain(met.newest) for name in metrics if name in (met.tag, find_headline(met.tag))}
+        return replace(run, progress={**run.progress, "metrics": {**metrics, **newer}})
     if log.step is not None and log.step >= step:
         step, metrics = log.step, {name: _plain(value) for name, value in log.headlines.items()}
     is_read_from_file = bool(run.progress.get("read_from")) and not _counts_otherwise(run)

@@ -12,7 +12,7 @@ from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.metric_wait import MetPoint, MetricWait, show_moment
 from mcp_server.runs.wait.selection import WaitSpec
 from mcp_server.runs.wait.waiting import Reason, WaitOutcome, find_cursor
-from mcp_server.scalars.from_log import read_log_metrics
+from mcp_server.scalars.from_log import LogMetrics, read_log_metrics
 from mcp_server.store.cursor_files import SeenRuns
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
@@ -109,11 +109,12 @@ def describe_shared(server: ServerContext, runs: Sequence[Run]) -> list[str]:
 def _show_moment(server: ServerContext, runs: Sequence[Run], met: MetPoint) -> list[Run]:
 
     def show(run: Run) -> Run:
-        if run.run_id != met.run_id or run.ended or met.step <= run.progress.get("step", met.step):
+        if run.run_id != met.run_id or run.ended:
             return run
+        if met.step <= run.progress.get("step", met.step):
+            return show_moment(run, met, LogMetrics({}))
         server.store.fetch_log(run)
-        log = read_log_metrics(run, server.store.run_directory(run.run_id))
-        return show_moment(run, met, log)
+        return show_moment(run, met, read_log_metrics(run, server.store.run_directory(run.run_id)))
 
     return list(map(show, runs))
 

@@ -33,7 +33,7 @@ def test_the_row_has_the_newest_moment_that_is_known(
     tmp_path: Path, step: int, log: LogMetrics, expected: dict[str, Any]
 ) -> None:
     run = replace(live(tmp_path), progress=NOTED)
-    shown = show_moment(run, MetPoint(run.run_id, "reward", 3.0, step), log).progress
+    shown = show_moment(run, MetPoint(run.run_id, "reward", 3.0, step, 3.0), log).progress
     expected = expected or NOTED
     assert shown["eta_s"] == pytest.approx(expected.get("eta_s", shown["eta_s"]))
     assert {name: shown[name] for name in expected if name != "eta_s"} == {
@@ -43,12 +43,21 @@ def test_the_row_has_the_newest_moment_that_is_known(
 
 def test_a_file_that_the_step_is_read_from_counts_as_the_run_does(tmp_path: Path) -> None:
     run = replace(live(tmp_path), progress={"step": 100, "metrics": {"wer": 30.11}, "read_from": "exp/history.json"})
-    shown = show_moment(run, MetPoint(run.run_id, "wer", 22.82, 150), LogMetrics({})).progress
+    shown = show_moment(run, MetPoint(run.run_id, "wer", 22.82, 150, 22.82), LogMetrics({})).progress
     assert (shown["step"], shown["metrics"]) == (150, {"wer": 22.82})
 
 
+def test_no_metric_beside_a_met_value_is_older_than_it(tmp_path: Path) -> None:
+    noted = {"step": 160, "metrics": {"dev/wer": 30.11, "loss": 0.9}, "read_from": "exp/history.json"}
+    run = replace(live(tmp_path), progress=noted)
+    shown = show_moment(run, MetPoint(run.run_id, "dev/wer", 22.82, 150, 22.5), LogMetrics({})).progress
+    assert (shown["step"], shown["metrics"]) == (160, {"dev/wer": 22.5, "loss": 0.9})
+    shown = show_moment(run, MetPoint(run.run_id, "train/loss", 0.8, 150, 0.8), LogMetrics({})).progress
+    assert shown["metrics"] == {"dev/wer": 30.11, "loss": 0.8}
+
+
 def test_an_ended_run_and_one_of_several_trainings_stay_as_they_are(tmp_path: Path) -> None:
-    log, point = LogMetrics({}, step=89), MetPoint("cfm-7kqz", "reward", 3.0, 89)
+    log, point = LogMetrics({}, step=89), MetPoint("cfm-7kqz", "reward", 3.0, 89, 3.0)
     ended = replace(live(tmp_path), state="finished", progress=NOTED)
     second = replace(live(tmp_path), progress={**NOTED, "round": 2})
     assert [show_moment(run, point, log).progress["step"] for run in (ended, second)] == [62, 62]
@@ -58,4 +67,4 @@ async def test_a_wait_says_which_point_met_its_condition(tmp_path: Path) -> None
     csv(tmp_path, "step,reward", "1,3", "4,50")
     wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"), ["cfm-7kqz"], {})
     assert await wait.check([live(tmp_path)]) == "reward = 50 at step 4"
-    assert wait.met == MetPoint("cfm-7kqz", "reward", 50.0, 4)
+    assert wait.met == MetPoint("cfm-7kqz", "reward", 50.0, 4, 50.0)

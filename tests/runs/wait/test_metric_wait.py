@@ -15,7 +15,7 @@ from mcp_server.record.state import Liveness
 from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
 from mcp_server.runs.wait.cursors import MetricPosition
-from mcp_server.runs.wait.metric_wait import MetricCheck, MetricWait, check_possible
+from mcp_server.runs.wait.metric_wait import MetPoint, MetricCheck, MetricWait, check_possible
 from mcp_server.runs.wait.waiting import decide, find_reason
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.from_log import LogMetrics, LogPoints
@@ -212,12 +212,25 @@ def check_printed(tmp_path: Path, until: str, log: LogMetrics, **progress: Any) 
 
 async def test_the_word_by_which_a_program_counts_its_steps_means_them(tmp_path: Path) -> None:
     log = LogMetrics({}, counts={"iteration": [(4, 4.0), (5, 5.0)]}, step=5)
-    assert check_printed(tmp_path, "iteration >= 5", log).met == ("iteration", 5.0, 5)
+    assert check_printed(tmp_path, "iteration >= 5", log).met == MetPoint("cfm-7kqz", "iteration", 5.0, 5, 5.0)
     run = replace(live(tmp_path), progress={"step": 5, "total_steps": 14})
     scalars, condition = Scalars(StateHome(tmp_path / "state")), parse_condition("iteration >= 40")
     wait = MetricWait(scalars, condition, ["cfm-7kqz"], {}, lambda _: log)
     assert await wait.check([run]) is None
     assert wait.describe_unmet([run], ended=False) == "It is never met: total_steps of cfm-7kqz: 14."
+
+
+async def test_a_share_of_unknown_steps_is_no_printed_number(tmp_path: Path) -> None:
+    wait = MetricWait(
+        Scalars(StateHome(tmp_path / "state")),
+        parse_condition("progress > 0.25"),
+        ["cfm-7kqz"],
+        {},
+        lambda _: LogMetrics({}, printed={"progress": [(None, 30.0)]}),
+    )
+    run = replace(live(tmp_path), progress={"step": 5})
+    assert await wait.check([run]) is None
+    assert wait.describe_unmet([run], ended=False) == "progress is not known so far, as its total of steps is not."
 
 
 async def test_a_share_that_is_printed_in_per_cent_is_compared_in_per_cent_and_any_other_is_told_to_be_one(
@@ -227,8 +240,10 @@ async def test_a_share_that_is_printed_in_per_cent_is_compared_in_per_cent_and_a
     log = LogMetrics({}, percents=frozenset({"success"}))
     met = check_printed(tmp_path, "success >= 30", log, step=2, read_from="output; tb/events has step 4096")
     assert met.newest == "rollout/success = 0.48 (48 %) at step 4096, as its files count"
-    assert met.met == ("rollout/success", 0.48, 4096)
-    assert check_printed(tmp_path, "success >= 0.3", log, step=2).met == ("rollout/success", 0.48, 4096)
+    assert met.met == MetPoint("cfm-7kqz", "rollout/success", 0.48, 4096, 0.48)
+    assert check_printed(tmp_path, "success >= 0.3", log, step=2).met == MetPoint(
+        "cfm-7kqz", "rollout/success", 0.48, 4096, 0.48
+    )
     assert check_printed(tmp_path, "success >= 30", LogMetrics({}), step=2).met is None
     scalars, run = Scalars(StateHome(tmp_path / "state")), replace(live(tmp_path), progress={"step": 4096})
     wait = MetricWait(scalars, parse_condition("success >= 30"), ["cfm-7kqz"], {}, lambda _: LogMetrics({}))
@@ -359,7 +374,8 @@ async def test_a_misspelt_name_is_said_at_once_and_once(tmp_path: Path) -> None:
     wait = await is_told("vall/acc > 0.9")
     assert wait is not None
     assert wait.describe_unmet([run], ended=False) == (
-        "No 'vall/acc' so far. Present: val/acc, train/loss. The same call waits for it."
+        "No 'vall/acc' so far. Present: val/acc, train/loss. If one of them is meant, name it; the same call waits, "
+        "should it come."
     )
     assert await is_told("vall/acc > 0.9", wait.positions) is None, "the caller knows"
     assert await is_told("kl_divergence > 3") is not None
