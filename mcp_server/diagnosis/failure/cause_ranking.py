@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
@@ -29,10 +30,8 @@ _DETAIL_LINES = 60  # searched for the specific line of a general message
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
 _VAGUE = frozenset({"python_error", "other"})
 _NODE = compile_lazily(r"\s*\[\[\{\{node")
-_TUNE = compile_lazily(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
 _REPRESENTED = compile_lazily(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
 _CALL_LINES, _REPORT_LINES = 4, 2
-_TRIAL_EXCEPTION = compile_lazily(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
 _BY_TEXT = "by text"  # the explaining line decides the kind
 _GENERAL = [dict(block) for block in read_blocks("diagnosis/failure/general")]
 
@@ -187,16 +186,6 @@ def _list_texts(lines: Sequence[Line], first: int, last: int) -> Iterator[tuple[
         yield at, tracebacks.strip_prefixes(lines[at].text).text
 
 
-def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
-    """Return the line above Ray Tune's error that names the cause: a lost node, else a trial's exception."""
-    for pattern in (_RX.node_lost, _TRIAL_EXCEPTION):
-        for at, text in _list_texts(lines, evidence.at - _DETAIL_LINES, evidence.at):
-            if pattern.match(text) and not _TUNE.match(text):
-                kind = "ray_error" if pattern is _RX.node_lost else match_error_kind(text) or evidence.kind
-                return replace(evidence, at=at, text=text, kind=kind, frames=())
-    return evidence
-
-
 def _inner_exception(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     for at, text in _list_texts(lines, evidence.at, evidence.at + _CALL_LINES):
         match = _REPRESENTED.match(text.strip())
@@ -223,12 +212,6 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
     text = evidence.text.strip()
     if _RX.general_heading.match(text) and (detail := _detail_of_graph(lines, evidence)):
         return detail
-    if _RX.keras_heading.match(text):
-        for at, below in _list_texts(lines, evidence.at + 1, evidence.at + _DETAIL_LINES):
-            if _RX.indented_error.match(below):
-                return replace(evidence, at=at, text=below.strip())
-    if _TUNE.match(text):
-        return _lost_trial(lines, evidence)
     if _RX.call.match(text):
         return _inner_exception(lines, evidence)
     return _find_specific_cause(lines, evidence, text)
@@ -240,8 +223,8 @@ def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text:
     for one in _GENERAL:
         if one.get("kind", evidence.kind) != evidence.kind or not compile_once(one.get("line", "")).match(text):
             continue
-        is_below = evidence.kind == "ray_error" or one.get("where") == "below"
-        for at in (*above, *(below if is_below else ())):
+        where = one.get("where", "around" if evidence.kind == "ray_error" else "above")
+        for at in chain(above if where != "below" else (), below if where != "above" else ()):
             text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
             if compile_once(one["cause"]).match(text_near):
                 proof_at = at
