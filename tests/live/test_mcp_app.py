@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from mcp.types import TextResourceContents
 
 from mcp_server.tools.support.schema import RUNS_APP
-from tests.support.browser import browse
+from tests.support.browser import open_tab, start_browser
 from tests.support.sandbox import Agent, Sandbox
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +41,12 @@ HOST = """([html, policy, tool, given, result]) => {
 }"""
 
 
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Any]:
+    async with start_browser() as started:
+        yield started
+
+
 async def open_app(tab: Any, agent: Agent, tool: str, **given: Any) -> tuple[Any, Any, list[str]]:
     """Return the host's page, the frame with the app that draws this call's answer, and the tools that it calls."""
     (content,) = (await agent.client.read_resource(RUNS_APP)).contents
@@ -58,8 +65,8 @@ async def open_app(tab: Any, agent: Agent, tool: str, **given: Any) -> tuple[Any
     return page, page.frame_locator("iframe"), called
 
 
-async def test_an_app_draws_the_answer_and_asks_the_server_through_its_host(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent, browse() as tab:
+async def test_an_app_draws_the_answer_and_asks_the_server_through_its_host(sandbox: Sandbox, browser: Any) -> None:
+    async with sandbox.agent() as agent, open_tab(browser) as tab:
         lines = [f"step {step}/9 loss {0.9 / step:.3f}" for step in range(1, 10)]
         command = f"printf '%s\\n' {shlex.join(lines)} {shlex.quote(MARKUP)}; echo CUDA out of memory >&2; exit 1"
         run_id = await agent.launch(command, name=MARKUP[:60])
@@ -82,8 +89,8 @@ async def test_an_app_draws_the_answer_and_asks_the_server_through_its_host(sand
         assert await app.locator("html").get_attribute("data-theme") == "dark"
 
 
-async def test_a_look_again_at_waited_runs_takes_no_news_from_the_agent(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent, browse() as tab:
+async def test_a_look_again_at_waited_runs_takes_no_news_from_the_agent(sandbox: Sandbox, browser: Any) -> None:
+    async with sandbox.agent() as agent, open_tab(browser) as tab:
         run_id = await agent.launch("echo begun; sleep 600", name="waited")
         other = await agent.launch("sleep 600", name="other")
         _, app, called = await open_app(tab, agent, "wait_run", run_ids=run_id, timeout_s=0)

@@ -6,11 +6,12 @@ import json
 import shlex
 import signal
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.support.browser import browse, open_page
+from tests.support.browser import open_page, open_tab, start_browser
 from tests.support.fake_nvml import machine
 from tests.support.ports import free_port
 from tests.support.sandbox import Sandbox
@@ -35,6 +36,12 @@ SHOW = """(seen) => {
 MARKUP = "<img src=x onerror=\"window.hacked='yes'\"><script>window.hacked='yes'</script>"
 
 
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Any]:
+    async with start_browser() as started:
+        yield started
+
+
 def write_training(sandbox: Sandbox) -> str:
     (sandbox.path / "train.py").write_text(TRAIN)
     return f"{shlex.quote(sys.executable)} train.py"
@@ -44,9 +51,9 @@ async def text_of(page: Any, selector: str) -> str:
     return str(await page.locator(selector).first.inner_text())
 
 
-async def test_one_click_says_why_a_run_failed(sandbox: Sandbox) -> None:
+async def test_one_click_says_why_a_run_failed(sandbox: Sandbox, browser: Any) -> None:
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             command = f"echo step 1/9 loss 0.5; echo {shlex.quote(OUT_OF_MEMORY)} >&2; exit 1"
             await agent.end(await agent.launch(command, name="large"))
             page = await open_page(tab, service)
@@ -58,10 +65,10 @@ async def test_one_click_says_why_a_run_failed(sandbox: Sandbox) -> None:
             assert OUT_OF_MEMORY in await text_of(page, ".wanted")
 
 
-async def test_the_best_of_a_sweep_is_marked_and_a_note_on_it_stays(sandbox: Sandbox) -> None:
+async def test_the_best_of_a_sweep_is_marked_and_a_note_on_it_stays(sandbox: Sandbox, browser: Any) -> None:
     train = write_training(sandbox)
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             common = {"command": train + " {rate} 5", "cwd": str(sandbox.path)}
             sweep = await agent.call(
                 "launch_sweep", name="rates", common=common, grid={"rate": [0.5, 0.1]}, metric="loss"
@@ -83,10 +90,10 @@ async def test_the_best_of_a_sweep_is_marked_and_a_note_on_it_stays(sandbox: San
             assert await page.evaluate("window.hacked") is None
 
 
-async def test_a_run_appears_and_moves_without_a_question(sandbox: Sandbox) -> None:
+async def test_a_run_appears_and_moves_without_a_question(sandbox: Sandbox, browser: Any) -> None:
     train = write_training(sandbox)
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             page = await open_page(tab, service)
             await page.get_by_text("No runs yet").wait_for()
             asked: list[str] = []
@@ -102,9 +109,9 @@ async def test_a_run_appears_and_moves_without_a_question(sandbox: Sandbox) -> N
             assert "/runs" not in asked, "the list came whole once, and by changes after that"
 
 
-async def test_a_person_stops_a_run_by_typing_its_id(sandbox: Sandbox) -> None:
+async def test_a_person_stops_a_run_by_typing_its_id(sandbox: Sandbox, browser: Any) -> None:
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             run_id = await agent.launch("echo begun; sleep 600", name="mistake")
             page = await open_page(tab, service, f"/?run={run_id}")
             await page.get_by_role("button", name="Stop …").click()
@@ -122,9 +129,9 @@ async def test_a_person_stops_a_run_by_typing_its_id(sandbox: Sandbox) -> None:
     assert stop_record["reason"] == "wrong data"
 
 
-async def test_names_and_output_are_texts_whatever_they_hold(sandbox: Sandbox) -> None:
+async def test_names_and_output_are_texts_whatever_they_hold(sandbox: Sandbox, browser: Any) -> None:
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             command = f"echo {shlex.quote('step 1/9 loss 0.5')}; echo {shlex.quote(MARKUP)} >&2; exit 3"
             run_id = await agent.launch(command, name=MARKUP[:60], tags=["<b>tag</b>"])
             await agent.end(run_id)
@@ -136,9 +143,9 @@ async def test_names_and_output_are_texts_whatever_they_hold(sandbox: Sandbox) -
                 assert await page.locator("main img, main script, main b >> text=tag").count() == 0
 
 
-async def test_a_page_goes_on_with_a_server_that_was_killed_and_started_again(sandbox: Sandbox) -> None:
+async def test_a_page_goes_on_with_a_server_that_was_killed_and_started_again(sandbox: Sandbox, browser: Any) -> None:
     port = free_port()
-    async with browse() as tab:
+    async with open_tab(browser) as tab:
         with serve(sandbox, port=port) as service:
             page = await open_page(tab, service)
             await page.get_by_text("No runs yet").wait_for()
@@ -151,9 +158,9 @@ async def test_a_page_goes_on_with_a_server_that_was_killed_and_started_again(sa
             await page.get_by_text("● live").wait_for()
 
 
-async def test_a_tab_that_nobody_sees_asks_nothing(sandbox: Sandbox) -> None:
+async def test_a_tab_that_nobody_sees_asks_nothing(sandbox: Sandbox, browser: Any) -> None:
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             page = await open_page(tab, service)
             await page.get_by_text("● live").wait_for()
             await page.evaluate(SHOW, False)
@@ -166,9 +173,9 @@ async def test_a_tab_that_nobody_sees_asks_nothing(sandbox: Sandbox) -> None:
             await page.locator(f'[data-id="{run_id}"]').wait_for()
 
 
-async def test_the_keyboard_is_enough(sandbox: Sandbox) -> None:
+async def test_the_keyboard_is_enough(sandbox: Sandbox, browser: Any) -> None:
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             for name in ("first", "second"):
                 await agent.end(await agent.launch("true", name=name))
             page = await open_page(tab, service)
@@ -187,10 +194,12 @@ async def test_the_keyboard_is_enough(sandbox: Sandbox) -> None:
             assert await text_of(page, ".detail h1") == "1 runs"
 
 
-async def test_who_has_no_link_logs_in_with_a_token_and_stops_its_own_runs_alone(sandbox: Sandbox) -> None:
+async def test_who_has_no_link_logs_in_with_a_token_and_stops_its_own_runs_alone(
+    sandbox: Sandbox, browser: Any
+) -> None:
     adas, bobs = tokens(sandbox).add("ada"), tokens(sandbox).add("bob")
     with serve(sandbox) as service:
-        async with service.agent(adas) as ada, service.agent(bobs) as bob, browse() as tab:
+        async with service.agent(adas) as ada, service.agent(bobs) as bob, open_tab(browser) as tab:
             hers, his = await ada.launch("sleep 600", name="hers"), await bob.launch("sleep 600", name="his")
             page = await tab.new_page()
             await page.goto(f"http://127.0.0.1:{service.port}/")
@@ -209,11 +218,13 @@ async def test_who_has_no_link_logs_in_with_a_token_and_stops_its_own_runs_alone
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(sandbox: Sandbox, scheme: str) -> None:
+async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(
+    sandbox: Sandbox, browser: Any, scheme: str
+) -> None:
     axe = pytest.importorskip("axe_playwright_python.async_playwright").Axe()
     train = write_training(sandbox)
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse(color_scheme=scheme, bypass_csp=True) as tab:
+        async with service.agent() as agent, open_tab(browser, color_scheme=scheme, bypass_csp=True) as tab:
             run_id = await agent.launch(f"{train} 1 5; exit 4", cwd=str(sandbox.path), name="short", tags=["night"])
             await agent.end(run_id)
             live = await agent.launch(f"{train} 1 100000", cwd=str(sandbox.path), name="long")
@@ -235,7 +246,7 @@ async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(sandbox: San
                 ] == []
 
 
-async def test_a_spike_and_a_nan_are_seen_in_a_curve_of_a_million_points(sandbox: Sandbox) -> None:
+async def test_a_spike_and_a_nan_are_seen_in_a_curve_of_a_million_points(sandbox: Sandbox, browser: Any) -> None:
     rows = (
         "{" + f'"step": {step}, "loss": {"NaN" if step == 700_000 else 99.0 if step == 400_000 else 0.5}' + "}\n"
         for step in range(1_000_000)
@@ -251,7 +262,7 @@ async def test_a_spike_and_a_nan_are_seen_in_a_curve_of_a_million_points(sandbox
         "    file.write(open('all.jsonl').read())\n"
     )
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             run_id = await agent.launch(
                 f"{shlex.quote(sys.executable)} write.py", cwd=str(sandbox.path), tensorboard=str(sandbox.path / "logs")
             )
@@ -268,10 +279,10 @@ async def test_a_spike_and_a_nan_are_seen_in_a_curve_of_a_million_points(sandbox
             assert "nan" in await text_of(page, ".panel figcaption")
 
 
-async def test_one_click_says_what_a_gpu_does(sandbox: Sandbox) -> None:
+async def test_one_click_says_what_a_gpu_does(sandbox: Sandbox, browser: Any) -> None:
     sandbox.environ |= machine(sandbox.path).environ
     with serve(sandbox) as service:
-        async with service.agent() as agent, browse() as tab:
+        async with service.agent() as agent, open_tab(browser) as tab:
             run_id = await agent.launch("sleep 600", name="holder", gpus=[1])
             page = await open_page(tab, service)
             await page.get_by_role("link", name="Machines").click()
@@ -281,13 +292,15 @@ async def test_one_click_says_what_a_gpu_does(sandbox: Sandbox) -> None:
             await agent.kill(run_id)
 
 
-async def test_an_open_sweep_shows_its_kept_trials_and_the_diff_and_reason_of_each(sandbox: Sandbox) -> None:
+async def test_an_open_sweep_shows_its_kept_trials_and_the_diff_and_reason_of_each(
+    sandbox: Sandbox, browser: Any
+) -> None:
     directory = write_open_sweep(sandbox.store.home.path, EVENTS)
     directory.trials.mkdir()
     (directory.trials / "t1.diff").write_text("--- a/train.py\n+++ b/train.py\n-momentum = 0.9\n+momentum = 0.95\n")
     told = sandbox.runward("export", directory.sweep_id, "-o", "report.html")
     assert told.returncode == 0, told.stderr
-    async with browse() as tab:
+    async with open_tab(browser) as tab:
         page = await tab.new_page()
         await page.goto(f"file://{sandbox.path}/report.html")
         tree = await text_of(page, ".tree")
@@ -301,7 +314,7 @@ async def test_an_open_sweep_shows_its_kept_trials_and_the_diff_and_reason_of_ea
         assert "momentum = 0.95" in await text_of(page, ".diff .plus")
 
 
-async def test_a_sweep_in_one_file_opens_without_a_server(sandbox: Sandbox) -> None:
+async def test_a_sweep_in_one_file_opens_without_a_server(sandbox: Sandbox, browser: Any) -> None:
     train = write_training(sandbox)
     async with sandbox.agent() as agent:
         common = {"command": train + " {rate} 5 #{seed}", "cwd": str(sandbox.path)}
@@ -310,7 +323,7 @@ async def test_a_sweep_in_one_file_opens_without_a_server(sandbox: Sandbox) -> N
         await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
     told = sandbox.runward("export", sweep["sweep_id"], "-o", "report.html")
     assert told.returncode == 0, told.stderr
-    async with browse() as tab:
+    async with open_tab(browser) as tab:
         page = await tab.new_page()
         await page.goto(f"file://{sandbox.path}/report.html")
         assert await text_of(page, ".detail h1") == "<script><b>rates"
