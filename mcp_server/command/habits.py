@@ -15,43 +15,20 @@ from mcp_server.command.shell import parse
 from mcp_server.command.started import Program, find_programs
 from mcp_server.command.trainings import classify
 from mcp_server.text.invisible import escape_unsendable
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_patterns, read_words
 
 Kind = Literal["stop", "launch", "sweep", "wait", "gpu"]
 
 _RX = read_patterns("command/patterns", "habits")
-_ASKS = frozenset({"--help", "-h", "--version"})
+_WORDS = read_words("command/words")
 _HYDRA_ASKS = re.compile(r"--(?:cfg|info)[ =](?:job|hydra|all|config|defaults|defaults-tree|plugins|searchpath)\b")
-_REHEARSES = frozenset({"-n", "--dry-run", "--just-print", "-q"})
-_DETACHES = frozenset({"nohup", "setsid", "systemd-run"})
-_IN_LOOP = frozenset({"while", "until", "do"})
-_SHOWS_PROGRESS = frozenset({"tail", "squeue", "sacct", "qstat", "nvidia-smi", "gpustat", "tmux", "screen"})
-_LOOKS = _SHOWS_PROGRESS | {
-    "cat",
-    "head",
-    "less",
-    "grep",
-    "egrep",
-    "rg",
-    "sed",
-    "awk",
-    "ps",
-    "pgrep",
-    "ls",
-    "wc",
-    "stat",
-    "[",
-    "test",
-}
+_SHOWS_PROGRESS, _LOOKS = _WORDS["progress"], _WORDS["progress"] + _WORDS["look"]
 _SHORTEST_POLL_S, _SHORTEST_LOOK_S, _LONG_PAUSE_S = 5.0, 15.0, 60.0
 _SHOWN_CHARS = 160
 _CHOOSE_PYTHON = RUNNERS | {"mpirun", "mpiexec", "xvfb-run"}
 _LAUNCHES: tuple[str, ...] = ("training", "launcher")
 _JOBS: tuple[str | None, ...] = (*_LAUNCHES, "evaluation", "serving")
-_STOP_KEYS = frozenset({"C-c", "C-d", "C-\\", "^C"})
 _KILLS_NOTHING = (("-0",), ("-l",), ("-L",))
-_SENDS = frozenset({"send", "send-keys"})
-_OPENS = frozenset({"new", "new-session", "neww", "new-window", "splitw", "split-window", "respawnp", "respawn-pane"})
 
 
 @dataclass(frozen=True)
@@ -88,7 +65,7 @@ def find_habit(command: str | Sequence[str], *, in_background: bool = False) -> 
 def _find_stop(command: str | Sequence[str], programs: Sequence[Program]) -> Habit | None:
     killers = tuple(find_killers(command, closes_sessions=True))
     killers += tuple(Killer(p, "") for p in programs if _ends_tmux_server(p) and all(p != k.program for k in killers))
-    interrupts = [p for p in programs if _sends_keys(p) and not _STOP_KEYS.isdisjoint(p.words)]
+    interrupts = [p for p in programs if _sends_keys(p) and any(word in _WORDS["stop key"] for word in p.words)]
     by_number = [
         p for p in programs if p.name == "kill" and p.words[1:2] not in _KILLS_NOTHING and p.words[-1].isdigit()
     ]
@@ -148,11 +125,12 @@ def _find_launch(command: str | Sequence[str], programs: Sequence[Program], *, i
 
 
 def _is_detached(program: Program) -> bool:
-    return not _DETACHES.isdisjoint(PurePath(word).name for word in program.wrappers)
+    return any(PurePath(word).name in _WORDS["detaches"] for word in program.wrappers)
 
 
 def _is_launched(program: Program, *, is_behind: bool) -> bool:
-    if not program.words or not _ASKS.isdisjoint(program.words) or _HYDRA_ASKS.search(" ".join(program.words)):
+    asks = any(word in _WORDS["asks"] for word in program.words) or _HYDRA_ASKS.search(" ".join(program.words))
+    if asks or not program.words:
         return False
     if _sends_keys(program) or _opens_window(program):
         return True
@@ -178,7 +156,7 @@ def classify_launch(program: Program) -> str | None:
         image = next((at for at, word in enumerate(words) if PYTHON.fullmatch(PurePath(word).name)), None)
         started = words[image:] if image is not None and not {"run", "exec"}.isdisjoint(words[1:3]) else ()
         return classify(started)
-    if name in TASK_RUNNERS and _REHEARSES.isdisjoint(words):
+    if name in TASK_RUNNERS and not any(word in _WORDS["rehearses"] for word in words):
         targets = [word for word in words[1:4] if not word.startswith("-") and word not in ("run", "run-script")]
         return classify(["python", f"{targets[0].replace(':', '_')}.py"]) if targets else None
     entry = find_entry(words)
@@ -249,7 +227,7 @@ def _subcommand(program: Program) -> tuple[str, tuple[str, ...]]:
 def _sends_keys(program: Program) -> bool:
     if program.name == "screen":
         return "stuff" in program.words
-    return program.name == "tmux" and _subcommand(program)[0] in _SENDS
+    return program.name == "tmux" and _subcommand(program)[0] in _WORDS["types"]
 
 
 def _opens_window(program: Program) -> bool:
@@ -257,7 +235,7 @@ def _opens_window(program: Program) -> bool:
     if program.name == "screen":
         flags = [word for word in program.words[1:3] if word.startswith("-")]
         return any("m" in flag and "d" in "".join(flags).lower() for flag in flags)
-    return program.name == "tmux" and _subcommand(program)[0] in _OPENS and bool(_find_typed(program))
+    return program.name == "tmux" and _subcommand(program)[0] in _WORDS["opens"] and bool(_find_typed(program))
 
 
 def _find_typed(program: Program) -> str:
@@ -272,12 +250,12 @@ def _find_typed(program: Program) -> str:
                 rest.pop(0)
         return " ".join(rest)
     name, words = _subcommand(program)
-    rest, with_value = list(words), "tNctxy" if name in _SENDS else "sntcexyFlp"
+    rest, with_value = list(words), "tNctxy" if name in _WORDS["types"] else "sntcexyFlp"
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)
         if option[-1] in with_value and rest:
             rest.pop(0)
-    return " ".join(word for word in rest if word not in ("Enter", "C-m", ";") and word not in _STOP_KEYS)
+    return " ".join(word for word in rest if word not in ("Enter", "C-m", ";") and word not in _WORDS["stop key"])
 
 
 # --- polls
@@ -315,7 +293,7 @@ def _find_poll(programs: Sequence[Program]) -> Habit | None:
 
 
 def _has_loop(programs: Sequence[Program]) -> bool:
-    return any(not _IN_LOOP.isdisjoint(program.wrappers) for program in programs)
+    return any(word in _WORDS["loop"] for program in programs for word in program.wrappers)
 
 
 def _is_wrapped(program: Program, wrapper: str) -> bool:

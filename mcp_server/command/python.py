@@ -13,6 +13,7 @@ from mcp_server.command.programs import PYTHON, PYTHON_LAUNCHERS, RUNNERS, find_
 from mcp_server.command.shell import parse
 from mcp_server.command.started import Program, find_programs
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.rows import read_words
 
 # Programs that lie beside the Python that they run.
 _BESIDE = frozenset({*PYTHON_LAUNCHERS, "ray", "vllm", "lightning", "hydra", "doit"})
@@ -57,15 +58,8 @@ def _begins_as_script(path: str) -> bool:
 
 # --- the text of a program
 
-_STARTS = frozenset(
-    """system popen run call check_call check_output Popen getoutput getstatusoutput create_subprocess_shell
-    create_subprocess_exec""".split()  # noqa: SIM905 - a list of words
-)
-# The first argument is the program's path, except for spawn*, where it is a mode; the words follow as a list or each.
-_REPLACES = frozenset({"execv", "execvp", "execve", "execvpe", "posix_spawn", "posix_spawnp"})
-_REPLACES_BY_WORDS = frozenset({"execl", "execlp", "create_subprocess_exec"})
+_WORDS = read_words("command/words")
 _SEARCHES = frozenset({"pgrep", "pidof"})
-_ENDS = frozenset({"kill", "terminate", "send_signal"})
 
 
 def find_programs_of_python(text: str) -> list[Program]:
@@ -74,7 +68,7 @@ def find_programs_of_python(text: str) -> list[Program]:
     ``os.kill(-1, …)`` is the program ``kill -9 -1``, and a loop over ``psutil.process_iter()`` that kills
     is the program ``process_iter``, as is a kill in a text that looks for processes by ``pgrep``.
     """
-    if not any(word in text for word in (*_STARTS, *_REPLACES, "execl", "kill", "process_iter")):
+    if not any(word in text for word in (*_WORDS["starts"], *_WORDS["replaces"], "execl", "kill", "process_iter")):
         return []
     try:
         tree = ast.parse(text)
@@ -116,11 +110,12 @@ def _find_started(node: ast.Call, names: Mapping[str, str], constants: Mapping[s
     arguments = [*node.args, *(each.value for each in node.keywords if each.arg in ("args", "cmd"))]
     if not arguments:
         return []
-    if name in _REPLACES_BY_WORDS:
+    if name in _WORDS["replaces by words"]:
         words = arguments if name == "create_subprocess_exec" else arguments[1:]
         return find_programs([word for each in words if isinstance(word := _read_literal(each, constants), str)])
-    if name in _REPLACES or name in _STARTS:
-        literal = _read_literal(arguments[1 if name in _REPLACES and arguments[1:] else 0], constants)
+    replaces = name in _WORDS["replaces"]
+    if replaces or name in _WORDS["starts"]:
+        literal = _read_literal(arguments[1 if replaces and arguments[1:] else 0], constants)
         return find_programs(literal) if literal else []
     if name in ("kill", "killpg") and ast.unparse(arguments[0]) == "-1":
         return find_programs(["kill", "-9", "-1"])
@@ -137,7 +132,7 @@ def _find_kills_of_all(node: ast.AST) -> Iterator[Program]:
             continue
         for call in ast.walk(node):
             function = call.func if isinstance(call, ast.Call) else None
-            is_end = isinstance(function, ast.Attribute) and function.attr in _ENDS
+            is_end = isinstance(function, ast.Attribute) and function.attr in _WORDS["ends"]
             if isinstance(call, ast.Call) and isinstance(function, ast.Attribute) and is_end:
                 if ast.unparse(function.value) != loop.target.id:
                     continue

@@ -13,15 +13,10 @@ from typing import NamedTuple
 
 from mcp_server.command.programs import CONTAINERS, SHELLS, TEXT_PROGRAMS, find_entry
 from mcp_server.command.ssh_command import parse_ssh
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_patterns, read_words
 
 _RX = read_patterns("command/patterns", "texts")
-
-
-_OPENS_WINDOW = frozenset(
-    """new new-session neww new-window splitw split-window respawnp respawn-pane respawnw respawn-window run
-    run-shell send send-keys popup display-popup""".split()  # noqa: SIM905 - a list of words
-)
+_OPENS_WINDOW = frozenset(read_words("command/words")["window"])
 _OF_WINDOW = frozenset({"-s", "-n", "-t", "-c", "-e", "-x", "-y", "-l", "-F", "-w", "-h"})
 _OF_SCREEN = frozenset({"-S", "-t", "-c", "-e", "-s", "-h", "-p"})
 

@@ -1,20 +1,23 @@
-"""Blocks of `programs.rows` and `options.rows`, each on its own `seen` line."""
+"""Blocks of `programs.rows`, `options.rows` and `words.rows`, each on its own `seen` line."""
 
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from mcp_server.command.habits import classify_launch
+from mcp_server.command.habits import classify_launch, find_habit
 from mcp_server.command.inputs import PlacedProgram, find_named_files
 from mcp_server.command.killers import find_killers
 from mcp_server.command.outputs import is_output_place, may_name_an_output, names_an_output
 from mcp_server.command.programs import find_entry, find_main, keeps_path, list_assignments, unwrap
+from mcp_server.command.python import find_programs_of_python
 from mcp_server.command.shell import leave_out_helpers, parse
 from mcp_server.command.started import find_programs
 from mcp_server.text.rows import read_blocks
 
 PROGRAMS = [dict(block) for block in read_blocks("command/programs")]
 OPTIONS = [dict(block) for block in read_blocks("command/options")]
+WORDS = [dict(block) for block in read_blocks("command/words")]
 
 
 def starts_python(words: Sequence[str]) -> bool:
@@ -57,6 +60,12 @@ OPTION_SORTS: dict[str, Callable[[str], bool]] = {
     "write": may_name_an_output,
     "written": is_output_place,
 }
+HABITS = {
+    **dict.fromkeys(("progress", "look", "loop"), "wait"),
+    **dict.fromkeys(("detaches", "types", "opens"), "launch"),
+    **dict.fromkeys(("asks", "rehearses"), None),
+    "stop key": "stop",
+}
 
 
 @pytest.mark.parametrize("block", PROGRAMS)
@@ -75,6 +84,23 @@ def test_a_block_of_programs_is_true_of_its_own_line(block: dict[str, str]) -> N
 @pytest.mark.parametrize("block", OPTIONS)
 def test_a_block_of_options_is_true_of_its_own_line(block: dict[str, str]) -> None:
     assert OPTION_SORTS[block["sort"]](block["seen"])
+
+
+@pytest.mark.parametrize("block", WORDS)
+def test_a_block_of_words_is_true_of_its_own_line(block: dict[str, str]) -> None:
+    sort, seen, names = block["sort"], block["seen"], block["words"].split()
+    without = re.sub(
+        r"[^\s;.()]+", lambda word: "another" * (sort not in HABITS) if word[0] in names else word[0], seen
+    )
+    assert without != seen
+    if sort in HABITS:
+        habit, other = find_habit(seen), find_habit(without)
+        assert (habit.kind if habit else None) == HABITS[sort]
+        assert (other.kind if other else None) != HABITS[sort]
+    else:
+        read = find_programs if sort == "window" else find_programs_of_python
+        assert {program.name for program in read(seen)} & {"pkill", "process_iter"}
+        assert not {program.name for program in read(without)} & {"pkill", "process_iter"}
 
 
 def test_a_program_has_one_block_of_a_sort() -> None:
