@@ -28,6 +28,7 @@ from mcp_server.results.memory.conditions import Question
 from mcp_server.results.memory.index import Memory
 from mcp_server.results.memory.remembered import sign
 from mcp_server.results.memory.searcher import Searcher
+from mcp_server.scalars.from_log import read_printed
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.scalars.series import Series
 from mcp_server.scalars.summary import find_parting, share_steps
@@ -108,7 +109,7 @@ def _compare_machine(first: CodeSnapshot, second: CodeSnapshot) -> Iterator[str]
 
 def compare_curves(store: RunStore, scalars: Scalars, run: Run, other: Run) -> Iterator[str]:
     """Yield a line for each of the main metrics that both runs have. Reads files."""
-    first, second = (_read(scalars, each) for each in (run, other))
+    first, second = (_read(store, scalars, each) for each in (run, other))
     tags = [tag for tag in first if tag in second and best_direction(tag)]
     lines = {tag: shared for tag in tags if (shared := share_steps(first[tag], second[tag])) is not None}
     for tag in sorted(lines, key=rank_headline)[:_MOST_CURVES]:
@@ -123,12 +124,12 @@ def compare_curves(store: RunStore, scalars: Scalars, run: Run, other: Run) -> I
         yield f"{tag}: parts at step {int(steps[parts])}, {ends}; {noise}."
 
 
-def _read(scalars: Scalars, run: Run) -> Mapping[str, Series]:
-    try:
-        locations = scalars.locate(run).locations
-        return scalars.read(locations, run.run_id).series if locations else {}
-    except NoScalars:
-        return {}
+def _read(store: RunStore, scalars: Scalars, run: Run) -> Mapping[str, Series]:
+    with contextlib.suppress(NoScalars):
+        if locations := scalars.locate(run).locations:
+            return scalars.read(locations, run.run_id).series
+    printed = read_printed(run, store)
+    return printed[1].series if printed is not None else {}
 
 
 def _find_seed_noise(store: RunStore, scalars: Scalars, runs: Sequence[Run], tag: str) -> tuple[float, int, int] | None:

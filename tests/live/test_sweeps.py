@@ -155,11 +155,12 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         (line,) = (await agent.call("list_runs"))["sweeps"]
         best = "24.5±0.71 (n 2) by lr0.2-seed2; against lr0.1-seed2 14.5±0.71 (n 2), Welch t 14.1, df 2, p 0.005"
         assert line == f"{sweep_id} finished: 6 cells, 2 failed, 4 finished; best {best}"
-        assert "Sweep not found" in await agent.refusal("list_runs", sweep="nigth")
-        assert "Sweep not found" in await agent.refusal("compare_runs", sweep="nigth")
+        for tool in ("list_runs", "compare_runs"):
+            assert "Sweep not found" in await agent.refusal(tool, sweep="nigth")
         noted = await agent.call("launch_sweep", name="night", notes={"lr0.2-seed2": "keep: the best"})
         assert (noted["sweep_id"], noted["state"]) == (sweep_id, "finished")
         assert "keep: the best" in Path(sweep["sweep_log"]).read_text()
+        assert "-lr0-2-seed2-" in str(await agent.call("find_runs", query="verdict:keep"))
         assert "no cell 'lr0.2'" in await agent.refusal("launch_sweep", name="night", notes={"lr0.2": "keep"})
         refused = await agent.refusal("launch_sweep", notes={"lr0.2-seed2": "x"}, **arguments)
         assert "Pass name and notes alone" in refused

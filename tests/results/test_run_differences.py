@@ -161,3 +161,12 @@ def test_a_diff_shows_no_secret(tmp_path: Path) -> None:
     (code / SNAPSHOT).write_text(json.dumps({"git": {"commit": "ab" * 20}}))
     (code / DIFF).write_text('+api_key = "sk-live-0123456789abcdef0123"\n')
     assert "0123456789abcdef" not in read_code_diff(runs.store, {}, runs.store.observe("a-1"))[0]
+
+
+def test_curves_that_were_printed_part_as_those_of_files_do(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    for run_id, gap in (("a-0", 0.0), ("b-0", 0.3)):
+        runs.add(run_id, state="finished", command=f"python {run_id}.py")
+        lines = [f"step {n}/40 loss: {1 - n / 50 + gap * (n > 20):.3f}\n" for n in range(1, 41)]
+        (runs.home.runs / run_id / "attempts/1/output.log").write_text("".join(lines))
+    assert curves(runs, "a-0", "b-0")[0].startswith("loss: parts at step 21, 0.2 → 0.5 (+0.3) at step 40; no other")

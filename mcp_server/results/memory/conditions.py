@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from mcp_server.results.memory.vocabulary import Sign
+from mcp_server.results.memory.vocabulary import Names, Sign, plain_name
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Question:
             left_out = [*self.not_states, *(":".join(each) for each in self.not_fields)]
             wider[f"not {', '.join(left_out)}"] = replace(self, not_states=(), not_fields=())
         if self.states or self.causes:
-            wider[" ".join((*self.states, *self.causes))] = replace(self, states=(), causes=())
+            words = [*(f"state:{each}" for each in self.states), *(f"cause:{each}" for each in self.causes)]
+            wider[" ".join(words)] = replace(self, states=(), causes=())
         if self.project is not None:
             wider[f"project:{self.project}"] = replace(self, project=None)
         if self.since_s is not None or self.until_s is not None:
@@ -75,3 +77,13 @@ class Question:
     def of_owner(self, owner: str) -> Question:
         """Return the question about the runs of one owner alone."""
         return replace(self, fields=(*self.fields, ("owner", owner)))
+
+
+def join_values(comparisons: Sequence[Bound], names: Names) -> tuple[Bound, ...]:
+    """Return comparisons in which values that one setting cannot have at once are one: ``modes=16 vs modes=32``."""
+    joined: dict[object, Bound] = {}
+    for number, each in enumerate(comparisons):
+        key = plain_name(each.name) if each.sign == "=" and names.is_setting(each.name) else number
+        former = joined.get(key)
+        joined[key] = replace(former, value=f"{former.value} or {each.value}") if former else each
+    return tuple(joined.values())

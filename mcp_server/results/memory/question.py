@@ -10,14 +10,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import takewhile
 from typing import get_args
 
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import LiveState
 from mcp_server.record.state import EndedState
-from mcp_server.results.memory.conditions import Bound, Question
+from mcp_server.results.memory.conditions import Bound, Question, join_values
 from mcp_server.results.memory.named_days import DATE, DAY, find_day
 from mcp_server.results.memory.vocabulary import (
     BEFORE_NAME,
@@ -33,7 +32,7 @@ from mcp_server.results.memory.vocabulary import (
     TIME_RANKS,
     Names,
     Sign,
-    plain_name,
+    find_metric,
 )
 from mcp_server.scalars.tag_names import best_direction
 from mcp_server.text.durations import find_duration
@@ -386,7 +385,7 @@ class _Reader:
         if not (self.names.metrics or self.names.settings):
             is_word = tag.lower() in SILENT or bool(self._find_state(tag))
             return self.put(ranked="" if is_word else tag) and " ".join(words if is_word else rest)
-        known = self.names.find(words, last=False) or _find_metric(words)
+        known = self.names.find(words, last=False) or find_metric(words)
         is_subject = re.search(r"\b(?:on|for)\s+$", found[0][: found.start("tag") - found.start()], re.IGNORECASE)
         if (
             known is None and _SEPARATED.search(tag) and not is_subject
@@ -504,24 +503,7 @@ def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names)
     for word in reader.words():
         reader.add("words", word)
     question = Question(**reader.question)  # type: ignore[arg-type]
-    return replace(question, comparisons=_join_values(question.comparisons, names))
-
-
-def _join_values(comparisons: Sequence[Bound], names: Names) -> tuple[Bound, ...]:
-    """Return comparisons in which values that one setting cannot have at once are one: ``modes=16 vs modes=32``."""
-    joined: dict[object, Bound] = {}
-    for number, each in enumerate(comparisons):
-        key = plain_name(each.name) if each.sign == "=" and names.is_setting(each.name) else number
-        former = joined.get(key)
-        joined[key] = replace(former, value=f"{former.value} or {each.value}") if former else each
-    return tuple(joined.values())
-
-
-def _find_metric(words: Sequence[str]) -> tuple[int, str] | None:
-    """Return how many of the first words name a metric that no supervisor noted, and that name; by how it is better."""
-    named = list(takewhile(lambda word: word.lower() not in SILENT, words))
-    count = next((count for count in range(len(named), 0, -1) if best_direction(named[count - 1])), 0)
-    return (count, " ".join(named[:count])) if count else None
+    return replace(question, comparisons=join_values(question.comparisons, names))
 
 
 def _strip_silent(words: Sequence[str]) -> list[str]:

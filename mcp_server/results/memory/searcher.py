@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable, SweepNotFound
+from mcp_server.record.events import LiveState
 from mcp_server.record.results.notes import NOTED
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.results.figures import Figure, choose_goal, has_direction, measure
 from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
@@ -34,7 +36,7 @@ _AT_ONCE = 50  # runs are read between two looks at the index
 _READ_S = 20.0  # at most, for what the memory lacks
 _LAST_S = 4.0  # for last values of a metric: the supervisors noted them too
 _MOST_SHOWN, _MOST_REASONS, _MOST_CELLS, _MOST_SWEEPS, _MOST_ASKED_SWEEPS = 3, 4, 3, 1, 5
-_CUT_SHORT = frozenset({"failed", "killed", "lost"})
+_NOT_WHOLE = frozenset({"failed", "killed", "lost", *get_args(LiveState)})
 _NO_ROOM = "{} of {} have room here: a narrower question lists others."
 _BEFORE = 20  # characters of a line before the word
 _SHORT = 60  # characters of a value or sentence that is shown
@@ -282,12 +284,14 @@ class Searcher:
     def _rank(
         self, hits: Sequence[Hit], metric: str, goal: str, question: Question
     ) -> tuple[list[Hit], dict[str, _Value]]:
-        """Return the hits with a value, the best first, and the values. What was cut short wins only if asked for."""
+        """Return the hits with a value, the best first, and the values. What is not whole wins only if asked for."""
         is_asked = question.states or question.causes
-        whole = [hit for hit in hits if is_asked or not (hit.state in _CUT_SHORT or hit.facts["cause"] == "divergence")]
+        whole = [hit for hit in hits if is_asked or not (hit.state in _NOT_WHOLE or hit.facts["cause"] == "divergence")]
         if whole and len(whole) < len(hits):
             left = len(hits) - len(whole)
-            self._notes.append(f"{left} that match failed, were stopped or diverged, and are not ranked: state:ended.")
+            self._notes.append(
+                f"{left} that match are not ranked: failed, stopped, diverged or live. state:ended, state:live."
+            )
         hits = whole or hits
         known = self._measure(metric, hits, goal)
         with_value = [hit for hit in hits if (one := known.get(hit.run_id)) and one.value is not None]
@@ -426,7 +430,7 @@ def _find_differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
                 values.setdefault(name, set()).add(value)
     count = len(settings)
     differing = [name for name, each in values.items() if len(each) > 1 or sum(name in own for own in settings) < count]
-    return sorted(differing, key=lambda name: (-sum(name in own for own in settings), len(values[name])))
+    return sorted(differing, key=lambda name: (is_seed(name), -sum(name in own for own in settings), len(values[name])))
 
 
 def _describe(

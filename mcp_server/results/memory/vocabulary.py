@@ -4,9 +4,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import Literal, cast
 
-from mcp_server.scalars.tag_names import is_held_out, match_tags
+from mcp_server.scalars.tag_names import best_direction, is_held_out, match_tags
 from mcp_server.text.rows import read_blocks
 
 Sign = Literal["=", "!=", ">", ">=", "<", "<=", "is", "better", "worse"]  # ``is``: on or off
@@ -80,3 +81,10 @@ class Names:
                 if (only != "metric" and self.is_setting(name)) or (only != "setting" and self.is_metric(name)):
                     return count, name
         return None
+
+
+def find_metric(words: Sequence[str]) -> tuple[int, str] | None:
+    """Return how many of the first words name a metric that no supervisor noted, and that name; by how it is better."""
+    named = list(takewhile(lambda word: word.lower() not in SILENT, words))
+    count = next((count for count in range(len(named), 0, -1) if best_direction(named[count - 1])), 0)
+    return (count, " ".join(named[:count])) if count else None

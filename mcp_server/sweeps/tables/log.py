@@ -355,8 +355,18 @@ def _shorten(text: str) -> str:
 _PATIENCE_S = 2.0  # the conductor of a sweep that has just ended is about to exit
 
 
-def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str, environ: Mapping[str, str]) -> None:
+def note_cells(
+    sweep: Sweep,
+    store: RunStore,
+    notes: Mapping[str, str],
+    by: str,
+    environ: Mapping[str, str],
+    *,
+    is_of_run: bool = False,
+) -> None:
     """Add a note to each of these cells or trials. The newest one of a cell counts. Reads and writes files.
+
+    ``is_of_run``: the newest run of the cell has it already.
 
     The conductor brings the log up to date. That of an ended sweep has exited, so this does.
 
@@ -378,9 +388,12 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str,
             cause = f"{cell} is too good, and you ({by}) proposed it: a person or another owner judges it."
             raise BadArgument("notes", cause, f"A person can: runward note {sweep.sweep_id}/{cell} keep WHY")
     check_no_secret({"notes": notes}, find_distinct_secrets(environ, store.home.secrets))
-    directory = store.sweeps.files_of(sweep)
+    directory, runs = store.sweeps.files_of(sweep), {cell.cell.name: cell.run_id for cell in sweep.cells}
     for cell, text in notes.items():
         append_note(directory.notes, {"cell": cell, "note": text, "by": by})
+        if not is_of_run and (run_id := runs.get(cell)):
+            verdict, _, said = text.partition(": ")
+            _note_run(store, run_id, by, *((verdict, said) if verdict in VERDICTS else (None, text)))
     if not sweep.ended or (lock := take_lock(directory.lock, _PATIENCE_S)) is None:
         return
     try:
@@ -409,12 +422,19 @@ def keep_note(
         note_cells(run, store, {trial: ": ".join(filter(None, (verdict, masked)))}, by, environ)
         return {"by": by, "verdict": verdict, "text": masked, "trial": trial}
     try:
-        note = append_note(store.directory_of(run.run_id) / NOTES, {"by": by, "verdict": verdict, "text": masked})
-        mark_noted(store.home.path, run.run_id)
+        note = _note_run(store, run.run_id, by, verdict, masked)
         if isinstance(run, Run) and run.spec.sweep and run.spec.cell:
             said = shorten_middle(": ".join(filter(None, (verdict, masked))), LONGEST_NOTE)
             with contextlib.suppress(RunwardError):  # the sweep was removed, or planned anew
-                note_cells(store.sweeps.observe(run.spec.sweep), store, {run.spec.cell: said}, by, environ)
+                note_cells(
+                    store.sweeps.observe(run.spec.sweep), store, {run.spec.cell: said}, by, environ, is_of_run=True
+                )
     except OSError as error:
         raise BadArgument("text", f"it could not be kept: {error.strerror}.") from error
+    return note
+
+
+def _note_run(store: RunStore, run_id: str, by: str, verdict: object, text: str) -> dict[str, Any]:
+    note = append_note(store.directory_of(run_id) / NOTES, {"by": by, "verdict": verdict, "text": text})
+    mark_noted(store.home.path, run_id)
     return note

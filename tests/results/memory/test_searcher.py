@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -209,8 +210,21 @@ def test_a_run_that_diverged_is_not_the_best_unless_it_is_asked_for(home: Path) 
     path.write_text("".join(f"{json.dumps(event)}\n" for event in (started, diverged, ended)))
     found = find(home, "best reward")
     assert [line[:8] for line in found.lines] == ["cfm-0002", "cfm-0001"]
-    assert found.notes[0].startswith("4 that match failed, were stopped or diverged")
+    assert found.notes[0].startswith("4 that match are not ranked: failed, stopped, diverged or live.")
     assert ids(home, "best reward cause:divergence") == ["cfm-0006"]
+
+
+def test_a_live_run_is_no_best_unless_it_is_asked_for(home: Path) -> None:
+    with (home / "runs" / "cfm-0005" / "supervisor.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert ids(home, "best reward") == ["cfm-0002", "cfm-0001"]
+        assert find(home, "best reward state:live").lines[0].startswith("cfm-0005 running")
+
+
+def test_settings_that_tell_runs_apart_stand_before_their_seeds(home: Path) -> None:
+    for number, (lr, seed) in enumerate([("1e-3", 1), ("2e-3", 1), ("3e-3", 2)], 6):
+        add(home, number, name="grid", command=f"python train.py --seed {seed} --lr {lr} --wd {seed} --warmup {seed}")
+    assert all("lr=" in line and "seed=" not in line for line in find(home, "name:grid").lines)
 
 
 def test_no_metric_is_said_to_be_missing_before_all_runs_are_read(home: Path) -> None:
