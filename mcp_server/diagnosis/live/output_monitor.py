@@ -41,6 +41,7 @@ _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
 # A suspect line is diagnosed once no step has followed it for this time and for this number of usual step gaps.
 _SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS, _EARLY_SUSPECT_AFTER_S = 10.0, 5.0, 60.0
 _MAX_METRICS = 4
+_NAME_PART = compile_lazily(r"[^\W_]+")
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
 
 
@@ -455,9 +456,12 @@ class OutputMonitor:
     def progress_facts(self) -> dict[str, Any]:
         """Return the content of ``progress.json``, durations in seconds."""
         step, total, step_s = self.step, self.total_steps, self.step_s
-        printed, written = self.progress.metrics, self.files.metrics
-        metrics = {**printed, **written} if self._shows_files else {**written, **printed}
-        names = [name for name in (*HEADLINES, *metrics) if name in metrics]
+        own, others = self.progress.metrics, self.files.metrics
+        own, others = (others, own) if self._shows_files else (own, others)
+        metrics = {**others, **own}
+        names: dict[tuple[str, ...], str] = {}  # one of `loss/critic` and `critic loss`
+        for name in filter(metrics.__contains__, (*HEADLINES, *own, *others)):
+            names.setdefault(tuple(sorted(_NAME_PART.findall(name.lower()))) or (name,), name)
         is_left = None not in (step, total, step_s)
         facts = {
             "round": self.round if self.round > 1 else None,
@@ -468,7 +472,7 @@ class OutputMonitor:
             # JSON has no NaN.
             "metrics": {
                 name: metrics[name] if math.isfinite(metrics[name]) else str(metrics[name])
-                for name in list(dict.fromkeys(names))[:_MAX_METRICS]
+                for name in list(names.values())[:_MAX_METRICS]
             },
             "read_from": self._describe_source(),
             "left_out": self._describe_left_out(),

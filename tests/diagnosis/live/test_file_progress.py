@@ -101,6 +101,12 @@ def test_a_step_in_a_file_is_the_first_step_and_ends_its_deadline() -> None:
     assert (facts["step"], facts["metrics"]["losses/loss"], facts["read_from"]) == (200, 4.8, "runs/x")
 
 
+def test_one_quantity_under_two_spellings_is_told_once_as_the_steps_source_has_it() -> None:
+    one = monitor("step 10/100 critic loss: 0.5", "step 20/100 critic loss: 0.4")
+    one.read_rows("m.csv", [row(step, loss__critic=0.41, grad_norm=1.5) for step in range(1, 16)], 3.0, WALL_S)
+    assert one.progress_facts()["metrics"] == {"grad_norm": 1.5, "critic loss": 0.4}
+
+
 def test_a_file_that_goes_on_growing_is_no_stall() -> None:
     one = monitor("step 1 loss 0.5", "step 2 loss 0.4")
     for minute in range(1, 60):
