@@ -66,6 +66,7 @@ COUNT_WORDS = _STEPS | _EPOCHS
 _SCOPES = _SORTS["scope"] | {""}
 _UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  # updates are made, never planned
 
+_PLACE = compile_lazily(r"(.+) (?:at|after|in) (\w+)")
 _COUNT_BEFORE = compile_lazily(r"第\d+(?:轮|步|回合|次迭代) ")
 
 
@@ -173,13 +174,16 @@ def find_named_values(line: str) -> list[NamedValue]:
     elif not found and "," in line:
         found = [(one["name"], "", one["value"], "", "", "") for one in _RX.value_first.finditer(line)]
     for raw, at, value, power, of, mean in found:
-        name = _name_cache[raw] if raw in _name_cache else classify_name(raw)
+        place = _PLACE.fullmatch(raw) if at else None  # `cost after iteration 100: 0.87`
+        figure = place[1] if place is not None else raw
+        name = _name_cache[figure] if figure in _name_cache else classify_name(figure)
         if name is not None and at:  # `train loss 39 0.384`
             if name.bits & COUNTS:
                 values.append((name, float(at), ""))
                 continue
-            if name.bits & LOSS or name.headline == "val_loss":
-                values.append((ValueName("step", STEP, None), float(at), ""))
+            count = classify_name(place[2]) if place is not None else ValueName("step", STEP, None)
+            if count is not None and (place is not None or name.bits & LOSS or name.headline == "val_loss"):
+                values.append((count, float(at), ""))
         if name is not None:
             number = parse_number(value)
             if mean and not name.bits & REWARD and (has_meters or _is_mean(number, float(mean))):

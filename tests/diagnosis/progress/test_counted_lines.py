@@ -37,6 +37,7 @@ UP, TENS = [*range(1, 13)], [*range(100, 1300, 100)]
         ("t={n:04d}  E={x:.6f} +/- 0.0012  var=0.41", TENS, (1200, None), {"e": 2.083333}),
         ("After sweep {n} energy={x:.6f} maxlinkdim=10 time=0.412", UP, (12, None), {"energy": 2.083333}),
         ("[INFO] Finished {n} trials.\n[INFO] new incumbent. cost={x:.4f}", UP, (12, None), {"loss": 2.0833}),
+        ("Training: {n}% complete", UP, (12, 100), {}),
         ("Losses {{'ner': {x:.4f}, 'tagger': 0.1}}", UP, (None, None), {"ner loss": 2.0833}),
     ]
 )
