@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mcp_server.diagnosis.progress.named_values import (
@@ -175,9 +175,13 @@ class FileProgress:
         metrics.update({} if is_named else unknown)
         return dict(list(metrics.items())[:_MOST_METRICS])
 
-    def counts_like(self, step: int) -> bool:
-        """Return whether a step of the output is one of the files' as well: both count the same."""
-        return step >= min(_ENOUGH, self.step or 0) and step in self._steps
+    def counts_like(self, step: int, before: Container[int]) -> bool:
+        """Return whether output and files have shown one step: both count the same.
+
+        ``before``: the steps that the output showed shortly before ``step``, since a file is read a moment later.
+        """
+        is_shared = step in self._steps or (self.step in before and (self.step or 0) >= _ENOUGH)
+        return step >= min(_ENOUGH, self.step or 0) and is_shared
 
 
 def make_metric_lines(path: str, rows: Iterable[CurveRow], round_number: int) -> Iterator[MetricLine]:

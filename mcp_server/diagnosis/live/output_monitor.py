@@ -210,8 +210,8 @@ class OutputMonitor:
         return (self._note_rows(path, at_s) if shows_training else []) + self._note_health(at_s)
 
     def _note_rows(self, path: str, at_s: float) -> list[OutputEvent]:
-        if self.progress.step is not None and self.files.counts_like(self.progress.step):
-            self._counts_alike = True
+        step = self.progress.step
+        self._counts_alike |= step is not None and self.files.counts_like(step, self.progress.recent_steps)
         events = []
         if self.first_step_s is None and not self._has_pattern:
             step = self.files.first_step

@@ -183,11 +183,9 @@ class ProgressTracker:
         return self._lead.speed.step_s
 
     @property
-    def eta_s(self) -> float | None:
-        """Remaining time at the present speed, seconds."""
-        if (step_s := self.step_s) is None or self.step is None or self.total_steps is None:
-            return None
-        return max(0, self.total_steps - self.step) * step_s
+    def recent_steps(self) -> list[int]:
+        """The last steps that were printed, the newest last."""
+        return self._lead.speed.steps
 
     def read_lines(self, lines: Iterable[str], at_s: float = 0.0) -> list[MetricLine]:
         """Read ``lines``, which arrived at ``at_s`` (monotonic seconds), and return those with a step or metrics."""

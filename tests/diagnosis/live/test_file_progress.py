@@ -144,6 +144,13 @@ def test_a_round_that_the_output_begins_has_none_of_the_figures_of_the_files_bef
     assert (facts["round"], facts["step"], facts["metrics"]["loss"]) == (2, 3, 0.3)
 
 
+def test_a_file_whose_step_was_printed_a_moment_before_counts_as_the_output_does() -> None:
+    one = monitor("step 50/400 loss 0.5", "step 100/400 loss 0.4", "step 110/400 loss 0.4")
+    one.read_rows("history.json", [row(100, dev__wer=30.0, train__loss=0.4)], 3.0, WALL_S)
+    facts = one.progress_facts()
+    assert (facts["step"], facts["total_steps"], "read_from" in facts) == (110, 400, False)
+
+
 def test_a_file_that_counts_something_else_gives_metrics_and_the_answer_says_so() -> None:
     one = monitor("Epoch 1/10 loss: 0.5", "Epoch 2/10 loss: 0.4")
     one.read_rows("events", [row(4_500, train__grad_norm=1.5)], 3.0, WALL_S)
