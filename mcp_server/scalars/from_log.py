@@ -80,6 +80,12 @@ _COUNT = compile_lazily(
     r"\s{0,3}[:=#]?\s{0,3}[\[(]?(?P<count>\d[\d,]*)(?![\w.%])"
 )
 
+# `success: 65.88 %`, `║ success   65.88 % ║`, but no bar of progress.
+_PER_CENT = compile_lazily(
+    r"(?<!\w)(?P<name>[A-Za-z][\w./@+-]{0,40}+(?: [A-Za-z][\w./@+-]{0,40}+){0,3})['\"]?"
+    r"\s{0,20}[:=]?\s{0,40}\d+(?:\.\d+)?\s?%(?!\|)"
+)
+
 LogPoints = list[tuple[int | None, float]]
 
 
@@ -90,7 +96,7 @@ class LogMetrics:
     ``printed``: the same numbers, and others, by the program's own names (``critic/score/mean``; in a line that counts
     also ``ctc 0.72 (ema 0.74)``). ``log``: the file, None without points. ``step``, ``headlines``: the step at its end,
     and the metrics that wait_run shows then.
-    ``counts``: what it counts, by its own words (``iteration``). ``percents``: of ``printed``, those in per cent.
+    ``counts``: what it counts, by its own words (``iteration``). ``percents``: the names of figures in per cent.
     """
 
     points: Mapping[str, LogPoints]
@@ -138,7 +144,7 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
         lines = lines[marks[-1] + 1 :] if marks else []
     as_said = _compile_said(name)
     for line in reversed(lines):
-        named = {**_find_spaced(line), **{own: value for own, (value, _) in _find_own_names(line).items()}}
+        named = {**_find_spaced(line), **_find_own_names(line)}
         if found := match_tags(name, named):
             return named[found[-1]]
         if as_said is not None and (said := as_said.findall(line)):
@@ -285,11 +291,11 @@ class _LogReader:
         if not is_quoted(line):
             named = _find_own_names(line)
             if readings and readings[-1].step is not None:  # where a line counts, a space may stand before a number
-                spaced = {name: (value, False) for name, value in _find_spaced(line).items() if name not in COUNT_WORDS}
-                named = {**spaced, **named}
-            _add(self._printed, step, ((name, value) for name, (value, _) in named.items()))
-            self._percents.update(name for name, (_, is_percent) in named.items() if is_percent)
-            _add(self._counts, step, self._find_counts(line))
+                named = {**{n: value for n, value in _find_spaced(line).items() if n not in COUNT_WORDS}, **named}
+            _add(self._printed, step, named.items())
+            _add(self._counts, None, self._find_counts(line))
+            if "%" in line and len(self._percents) < _MOST_NAMES:
+                self._percents.update(found["name"] for found in _PER_CENT.finditer(line))
 
     def _find_counts(self, line: str) -> Iterator[tuple[str, float]]:
         """Yield what ``line`` counts, by its own words or by the column of its table."""
@@ -337,22 +343,17 @@ def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[
                 found[at] = step, value
 
 
-def _find_own_names(line: str) -> dict[str, tuple[float, bool]]:
-    """Return the numbers of ``line`` by its own names, the first of each, and whether it is in per cent.
-
-    Neither its settings nor a model's size are among them.
-    """
+def _find_own_names(line: str) -> dict[str, float]:
+    """Return the numbers of ``line`` by its own names, the first of each; neither its settings nor a model's size."""
     line = _WORKER.sub("", line, count=1)
     cells = [cell.strip() for cell in _CELLS.split(line) if cell.strip()] if is_row(line) else []
     line = ": ".join(cells) if len(cells) == 2 else line  # noqa: PLR2004 - a name and its number
-    named: dict[str, tuple[float, bool]] = {}
-    text = _RX.parameters.split(line, 1)[0]
-    for found in _RX.own_name.finditer(text):
+    named: dict[str, float] = {}
+    for found in _RX.own_name.finditer(_RX.parameters.split(line, 1)[0]):
         name = found["name"].strip("'\" ").rpartition(" with ")[2]
         if not _RX.no_metric.search(name):
             with contextlib.suppress(ValueError):
-                is_percent = text[found.end() :].lstrip().startswith("%")
-                named.setdefault(name, (float(found["value"].replace(",", "")), is_percent))
+                named.setdefault(name, float(found["value"].replace(",", "")))
     return named
 
 

@@ -269,7 +269,8 @@ def test_a_program_s_own_word_for_its_count_has_that_count(tmp_path: Path, form:
 
 
 def test_names_printed_in_per_cent_are_known(tmp_path: Path) -> None:
-    lines = [f"step {n}/9 loss: {1 / n:.3f}, success: {n}.5 %, top-1 accuracy: 1{n}%" for n in range(1, 10)]
+    form = "step {0}/9 loss: 0.{0}, success: {0}.5 %, top-1 accuracy 1{0}%\n║ wins    {0}.25 % ║\nrest 10%|█ | 1/9"
+    lines = [form.format(n) for n in range(1, 10)]
     RunDir(tmp_path).log(1).parent.mkdir(parents=True)
     RunDir(tmp_path).log(1).write_text("\n".join([*lines, ""]))
-    assert read_log_metrics(make_run(), RunDir(tmp_path)).percents == {"success", "top-1 accuracy"}
+    assert read_log_metrics(make_run(), RunDir(tmp_path)).percents == {"success", "top-1 accuracy", "wins"}

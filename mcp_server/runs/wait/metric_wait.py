@@ -346,7 +346,9 @@ class MetricCheck:
             wall=wall if math.isfinite(wall) else None,
         )
         scale = self._find_scale(series, run)
-        counted = ", as its files count" if _counts_otherwise(run) else ""
+        known, last = run.progress.get("step"), int(series.steps[-1])
+        is_other = _counts_otherwise(run) and not (isinstance(known, int) and count_alike(last, known))
+        counted = ", as its files count" if is_other else ""
 
         def describe(among: Series, at: int) -> str:
             value = float(among.values[at])
