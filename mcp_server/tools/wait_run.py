@@ -83,7 +83,7 @@ async def wait_run(
             return WaitResult(reason="heartbeat", runs=[], waited_s=0, next_timeout_s=0)  # the task answers instead
     delivery = delivery_of(ctx)
     waited_s = waited_before()
-    server.calls.begin_wait(spec.run_ids, hears_progress=hears_progress(ctx))
+    server.calls.begin_wait(spec.run_ids, until, hears_progress=hears_progress(ctx))
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
             outcome = outcome or await _block(ctx, spec, metric, timeout_s, waited_s)

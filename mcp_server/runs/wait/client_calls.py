@@ -38,7 +38,7 @@ class ClientCall:
     repeated_s: float = 0.0
     run_id: str = ""
     is_cut: bool = False
-    waits_for: tuple[str, ...] = ()  # the runs of a wait whose client hears no progress
+    waits_for: tuple[str, ...] = ()  # the runs and the condition of a wait whose client hears no progress
     has_changed: bool = False
     changes: list[tuple[dict[Any, Any], Any, Any, Any]] = field(default_factory=list)
 
@@ -118,15 +118,15 @@ class ClientCalls:
             "Its setting is in guide://clients."
         )
 
-    def begin_wait(self, run_ids: Sequence[str], *, hears_progress: bool) -> None:
-        """Note that the present call waits. An open wait for the same runs, of a client without a word, was given up.
+    def begin_wait(self, run_ids: Sequence[str], until: str, *, hears_progress: bool) -> None:
+        """Note that the present call waits. An open wait for the same, of a client without a word, was given up.
 
         A client that hears progress counts its limit from there, and cancels what it gives up.
         """
         call = current_call()
         if call is None or hears_progress or call.repeated_s:
             return
-        call.waits_for = tuple(run_ids)
+        call.waits_for = (*run_ids, until)
         for older in self.by_request.values():
             after_s = call.began_s - older.began_s
             if older is not call and older.waits_for == call.waits_for and after_s >= _FEWEST_S:

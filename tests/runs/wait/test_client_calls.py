@@ -84,14 +84,18 @@ def test_waits_that_are_left_open_without_a_word_shorten_later_ones_until_they_a
     limits_s = []
     for number in range(4):  # a client that cuts at 5 s, and whose model needs 9 s more
         with calls.open(str(number), None, changes=False):
-            calls.begin_wait(["run"], hears_progress=False)
+            calls.begin_wait(["run"], "end", hears_progress=False)
             limits_s.append(calls.longest_wait_s)
         clock.now_s += 14.0
     assert limits_s == [math.inf, math.inf, pytest.approx(5.6), pytest.approx(2.8)]
     patient = ClientCalls()
     for number in range(3):
         with patient.open(str(number), None, changes=False):
-            patient.begin_wait(["run"], hears_progress=True)
+            patient.begin_wait(["run"], "end", hears_progress=True)
+        clock.now_s += 14.0
+    for number in range(3, 6):  # all at once, each for something else
+        with patient.open(str(number), None, changes=False):
+            patient.begin_wait(["run"], f"loss < {number}", hears_progress=False)
         clock.now_s += 14.0
     assert patient.longest_wait_s == math.inf
 
