@@ -32,11 +32,15 @@ POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
 class ValueName(NamedTuple):
-    """A name in lower case, the bits of what it measures, and its headline metric, if any."""
+    """A name in lower case, the bits of what it measures, and its headline metric, if any.
+
+    ``speaks``: it stood in a sentence, `loss is`, whose verb is no part of it.
+    """
 
     text: str
     bits: int
     headline: str | None
+    speaks: bool = False
 
 
 NamedValue = tuple[ValueName, float, str]  # name, number, and the total of `3/10`, if any
@@ -110,11 +114,15 @@ def _measure_name(text: str) -> ValueName | None:
         return None
     is_held_out = _HELD_OUT_WORDS.search(text) is not None
     plain = _HELD_OUT_WORDS.sub(" ", text).strip(" _./-:") if is_held_out else _COUNT_BEFORE.sub("", text)
-    plain = plain.removesuffix(" is")  # "loss is 0.3"
+    spoken = len(words)  # "loss is 0.3", "recall@20 is now 0.16"
+    while spoken > 1 and words[spoken - 1] in _VERBS:
+        spoken -= 1
+    plain, text = (" ".join(each.split()[: spoken - len(words) or None]) for each in (plain, text))
+    speaks = not _VERBS.isdisjoint(words)
     headline = next((headline for headline, pattern in _HEADLINE_PATTERNS if pattern.fullmatch(plain)), None)
     if is_held_out:
-        return ValueName(text, HELD_OUT, "val_loss" if headline == "loss" else None)
-    return ValueName(text.removeprefix("finished with "), bits, headline)  # Optuna's value
+        return ValueName(text, HELD_OUT, "val_loss" if headline == "loss" else None, speaks)
+    return ValueName(text.removeprefix("finished with "), bits, headline, speaks)  # Optuna's value
 
 
 def name_own_measure(text: str) -> ValueName | None:
@@ -128,11 +136,11 @@ def as_held_out(name: ValueName, data: str = "val") -> ValueName:
     return name if name.bits & HELD_OUT else classify_name(f"{data} {name.text}") or name
 
 
-def is_remark(line: str, name: str) -> bool:
+def is_remark(line: str, name: ValueName) -> bool:
     """Return whether ``line`` speaks of a NaN or infinite ``name`` in words, and does not report it as a metric."""
     if _speaks_of_skipping(line):
         return True
-    return not _VERBS.isdisjoint(name.split()) and not _counts_something(line)
+    return name.speaks and not _counts_something(line)
 
 
 @functools.lru_cache(maxsize=1)  # a line may hold hundreds of values

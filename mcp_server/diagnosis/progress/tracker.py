@@ -490,7 +490,7 @@ class ProgressTracker:
         has_main = not _MAIN.isdisjoint({*self.metrics, *(name.headline for name, _, _ in values)})
         for name, value, _ in values:
             # A number that is neither NaN nor infinite minus itself is 0.
-            if name.bits & COUNTS or (value - value != 0 and is_remark(line, name.text)):
+            if name.bits & COUNTS or (value - value != 0 and is_remark(line, name)):
                 continue
             metrics[name.text] = value
             # HF Trainer ends with means over the whole run; they count only when nothing else was printed.

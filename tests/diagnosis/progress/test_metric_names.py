@@ -21,8 +21,22 @@ def test_a_block_of_names_is_true_of_its_own_name(block: dict[str, str]) -> None
         assert name.headline == block["shown"]
         assert block["shown"] in named_values.HEADLINES
     elif block["sort"] == "verb":
-        assert is_remark("the loss is nan", block["seen"])
-        assert not is_remark("loss: nan", "loss")
+        spoken, plain = name, classify_name("loss")
+        assert spoken is not None
+        assert plain is not None
+        assert (is_remark("the loss is nan", spoken), is_remark("loss: nan", plain)) == (True, False)
     else:
         expected = COUNTS[block["sort"]]
         assert name == (None if expected is None else ValueName(block["seen"], expected, None))
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Average BPR loss was", "average bpr loss"),
+        ("Recall@20 is now", "recall@20"),
+        ("val accuracy of", "val accuracy"),
+    ],
+)
+def test_the_verb_behind_a_name_is_no_part_of_it(said: str, name: str) -> None:
+    assert getattr(classify_name(said), "text", None) == name
