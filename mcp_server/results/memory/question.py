@@ -291,10 +291,7 @@ class _Reader:
     def old(self, found: re.Match[str]) -> bool:
         if not (found["old"] or found["older"] or found["newer"]):
             return False
-        span, month = found["span"], 30 * 86_400.0
-        count = re.fullmatch(r"(?i)(\S+)\s*months?", span)
-        seconds = month * float(count[1]) if count and count[1].isdigit() else find_duration(span)
-        if seconds is None:
+        if (seconds := _find_span(found["span"])) is None:
             return False
         then = self.now.timestamp() - seconds
         return self.put(until_s=then) if found["older"] or found["more"] else self.put(since_s=then)
@@ -409,9 +406,7 @@ class _Reader:
     def ago(self, found: re.Match[str]) -> bool:
         span = re.sub(r"(?i)^(?:few|)\s*(?=[a-z])", "", found["span"])
         span = span if re.match(r"\d|an?\b", span, re.IGNORECASE) else f"{3 if 'few' in found['span'] else 1} {span}"
-        days = re.fullmatch(r"(?i)(\S+)\s*months?", span)
-        seconds = 30 * 86_400.0 * (find_duration(f"{days[1]} days") or 86_400) / 86_400 if days else find_duration(span)
-        return seconds is not None and self.put(since_s=self.now.timestamp() - seconds)
+        return (seconds := _find_span(span)) is not None and self.put(since_s=self.now.timestamp() - seconds)
 
     def day(self, found: re.Match[str]) -> bool:
         begin, end = find_day(found["day"], self.now)
@@ -457,7 +452,7 @@ class _Reader:
                 self._refuse(f"{text!r}: {error}.")
         if found := _DAY.fullmatch(text.replace("-", " ").replace("_", " ")):
             return find_day(found["day"], self.now)[0].timestamp()
-        if (seconds := find_duration(text)) is not None and seconds >= 0:
+        if (seconds := _find_span(text)) is not None and seconds >= 0:
             return self.now.timestamp() - seconds
         self._refuse(f"{text!r} is no time; times are 7d, 12h, 2026-11-20, yesterday.")
         return 0.0
@@ -504,6 +499,12 @@ def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names)
         reader.add("words", word)
     question = Question(**reader.question)  # type: ignore[arg-type]
     return replace(question, comparisons=join_values(question.comparisons, names))
+
+
+def _find_span(text: str) -> float | None:
+    """Return the seconds of a duration; a month has 30 days."""
+    seconds = find_duration(re.sub(r"(?i)month", "day", text))
+    return seconds * 30 if seconds and "month" in text.lower() else seconds
 
 
 def _strip_silent(words: Sequence[str]) -> list[str]:

@@ -46,6 +46,8 @@ def ago(**span: float) -> float:
         ),
         ("runs with oom_gpu in the last 3 days", {"causes": ("oom_gpu",), "since_s": ago(days=3)}),
         ("killed last night", {"states": ("killed",), "since_s": ago(hours=15.5)}),
+        ("cube since:2months", {"since_s": ago(days=60), "words": ("cube",)}),
+        ("cube in the last month", {"since_s": ago(days=30), "words": ("cube",)}),
         ("tag:night owner:ada commit:ab12", {"fields": (("tag", "night"), ("owner", "ada"), ("commit", "ab12"))}),
         ('why:"bigger batches" state:live', {"fields": (("why", "bigger batches"),), "states": ("live",)}),
         ("why did cube fail", {"states": ("failed",), "words": ("cube",)}),
