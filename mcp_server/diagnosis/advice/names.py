@@ -85,19 +85,6 @@ def name_unknown(scene: Scene) -> NextStep | None:
 
 _NEAREST = compile_lazily(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
 _SENTENCES = compile_lazily(r"(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)(?<!\betc\.)(?<!\bvs\.)\s+|\n+")
-_SAYS_NOTHING = compile_lazily(
-    r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
-    r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
-    r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
-    r"|\bcheck (?:\w+ )?logs?\b|\.out for\b|(?:for|more) (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log"
-    r"|asynchronously|This could because"
-    r"|you can (?:list|see|check|inspect|find|read|view|learn|also)"
-    r"|valid model identifier|^mapping values"
-    r"|^make(?:\[\d+\])?: "
-)
-_EXCEPTION = compile_lazily(
-    r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
-)
 _OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
 _DEED, _DEMAND, _NAMED = 3, 2, 2
 _CODE_OF_ANSWER = compile_lazily(r"^Error code: \d{3}: ")
@@ -109,15 +96,15 @@ _LEAST_LIKENESS = 0.75
 
 def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
     """Return the remedy that a message names: what to do, else what must be true. ``least_rate``: 5 with a setting."""
-    text = _RX.aside.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
+    text = _RX.aside.sub("", _RX.exception.sub("", scene.message or scene.line, count=1))
     parts = [part.strip(" \t-*•>│|║╔╚═╗╝├╰─▶") for part in _SENTENCES.split(text)]
     parts = [part for part in parts if part and not part.startswith("```")]
     for n, part in enumerate(parts[:-1]):
         if part.endswith(":"):  # what it announces is in the next line
             parts[n] = f"please run {parts[n + 1]}" if _RX.command.match(parts[n + 1]) else f"{part} {parts[n + 1]}"
-    said = [_EXCEPTION.sub("", part, count=1).removesuffix(" and try again.").rstrip(" .:,;") for part in parts]
+    said = [_RX.exception.sub("", part, count=1).removesuffix(" and try again.").rstrip(" .:,;") for part in parts]
     remedies = [
-        one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))
+        one for one in said if len(one) >= _LEAST_CHARS and not (_RX.says_nothing.search(one) or _CODE.search(one))
     ]
     best = max(remedies, key=_rate, default="")
     if not best or _rate(best) < least_rate or (least_rate > _DEMAND and best.startswith("If ")):

@@ -46,10 +46,6 @@ _LINES_OF_SSH = 6
 _LAST_WORDS = 3  # lines at the end, the one that gives up among them
 _MAY_BE_NAN = frozenset({"python_error", "data_error"})
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
-_ENDS_MESSAGE = compile_lazily(
-    r"The above exception was|During handling of|Exception ignored|[A-Z]\d{4} |\[?\d{4}-\d\d-\d\d"
-    r"|wandb: |swanlab: |srun: |slurmstepd: |\[?(?:INFO|WARNING|DEBUG)\b|.{0,60}\bNCCL INFO "  # other programs' words
-)
 
 
 @dataclass(frozen=True)
@@ -255,7 +251,7 @@ def _read_message(lines: Sequence[Line], at: int) -> str:
             line_tag, text = tag, text.removeprefix(prefix)
         if line_tag != tag:
             continue
-        if tracebacks.is_header(text) or tracebacks.is_frame(text) or _ENDS_MESSAGE.match(text):
+        if tracebacks.is_header(text) or tracebacks.is_frame(text) or _RX.ends_message.match(text):
             break
         texts.append(text.strip())
     return "\n".join(text[:_MESSAGE_CHARS] for text in texts if text)

@@ -30,9 +30,6 @@ _RX = read_patterns("diagnosis/failure/patterns", "root_cause")
 _PEERS_WORK = 40  # lines that other ranks may print until they wait for the lost rank
 _QUEUED_WORK = 400  # lines that a loop may print until it has used up what a dead thread left in a queue
 _UNTRACED_LINES = 2  # last lines in which an exception without a traceback is accepted
-_PYTHON_EXCEPTION = compile_lazily(
-    r"(?:\w+\.)+\w+: |(?:Runtime|Value|Type|Key|Attribute|Assertion|Import|ModuleNotFound|OS|FileNotFound|Index)Error: "
-)
 _LAST_HINTS = 20
 _NOTICE_KINDS = frozenset({"ray_error", "other", "killed", "python_error", "segfault"})
 _NO_NOTICE_BY_ITSELF = frozenset({"segfault", "python_error", "other"})
@@ -248,7 +245,7 @@ def _has_work_after(lines: Sequence[Line], since: int) -> bool:
 def _untraced_exception(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
     for one in reversed(evidence):
         is_untraced = one.weight == Weight.HINT and one.start == one.end and one.at >= len(lines) - _UNTRACED_LINES
-        if is_untraced and _PYTHON_EXCEPTION.match(one.text):
+        if is_untraced and _RX.python_exception.match(one.text):
             return one
     return None
 

@@ -25,16 +25,6 @@ SOURCE_START, SOURCE_WARNS, SOURCE_END = "\x02", "\x03", "\x04"
 _MAX_LINES = 1_000  # of one traceback, including the lines of other ranks in between
 _MAX_OTHER_LINES = 12  # consecutive unrelated lines: the traceback was cut off
 
-_STAMP = compile_lazily(
-    r"\[\d{1,3}(?:;\d{1,3}){0,4}m"  # a colour code without its escape character
-    r"|[IWEFC]\d{3,4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]]{1,120}\] ?|\[[IWEFC]\d{3,4} [\d:.]+ [^\]]{1,120}\] ?"  # glog, c10d
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z] \d+ \d+\] ?(?:\(\w+\) )?"  # Ray's C++
-    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? ?"
-    r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[^\]]{1,120}\] ?"  # vLLM
-    r"|\[(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\] ?|(?:WARNING|ERROR|CRITICAL):[\w.]{0,80}: ?"
-    r"|(?:ERROR|CRITICAL)[ :-]{1,3}(?=Traceback|[\w.]*(?:Error|Exception): )"
-    r"|\[[\w.]{1,60}:\d+:\w{1,60}\] ?|[|] (?=\s|\w|Traceback)|[\w.]{1,60} - (?:ERROR|CRITICAL) - "
-)
 _BAR = compile_lazily(r"(?:it/s|s/it)[^\][]{0,400}\]")
 
 _RICH = compile_lazily(r"\W{0,6}(?P<file>[^\s:│]{1,300}):\d+ in (?P<where>[\w<>.]+)")
@@ -92,7 +82,7 @@ def strip_prefixes(text: str) -> StrippedLine:
         if match:
             tag += match[0].strip()
         else:
-            match = _STAMP.match(text, at)
+            match = _RX.stamp.match(text, at)
             stamped += match is not None
         if not match or match.end() == at:
             break

@@ -32,10 +32,6 @@ NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
 
-_POSITION = compile_lazily(
-    r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)"
-    r"|^\s*\[[=>.]+\].*\s(\d+)/(\d+)\s*$"
-)
 _BETWEEN_BARS = compile_lazily(r"\|\s{0,6}(\d{1,9})\s?/\s?(\d{1,9})\s{0,6}\|")
 
 
@@ -100,7 +96,7 @@ class CustomLoopReader:
             return None, values
         if not bits & COUNTS:
             # `[3/10] train loss 0.5, val loss 0.6` is of training too.
-            is_strong = bits & _STRONG and (not bits & HELD_OUT or (bits & LOSS and _POSITION.search(line)))
+            is_strong = bits & _STRONG and (not bits & HELD_OUT or (bits & LOSS and _RX.position.search(line)))
             return self._read_uncounted(line, values, is_row=is_row) if is_strong else None, values
         if bits & (_STRONG | _WEAK):
             reading = self._place_in_epoch(read_counted(values, bits))
@@ -149,7 +145,7 @@ class CustomLoopReader:
 
     def _read_uncounted(self, line: str, values: list[NamedValue], *, is_row: bool) -> StepReading | None:
         """Read losses without a counter: `[12/100] loss=0.3`, a line below `Epoch 3/10`, or a value that changes."""
-        if match := _POSITION.search(line):
+        if match := _RX.position.search(line):
             n, per = (parse_integer(number) for number in match.groups() if number)
             epoch, epochs = self.epoch or (None, None)
             base = None if epoch is None else 1

@@ -36,9 +36,6 @@ _NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
 _ROW = compile_lazily(r"\s{0,40}[|│┃]?\s{0,20}\d[\d,]{0,14}(?:\s?/\s?\d+)?\s*(?:[|│┃\t]|\s\S)")
 _FIGURE = compile_lazily(r"[-+]?\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)")
 _COUNT = compile_lazily(r"(\d[\d,]*)(?:\s?/\s?(\d+))?")
-_CELL = compile_lazily(
-    r"[-+]?\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:%|\s?m?s|[mh])?|[-+]?(?:nan|inf)|\d+\s?/\s?\d+|\d+(?::\d+)+|-+|#na#|[nN]/[aA]|None"
-)
 _RULE = compile_lazily(r"[-=+|│┃─━═┼╪:\s]*$")
 _HEADER_LINES = 3  # above a row of numbers, rules not counted
 _MAX_COLUMN_CHARS = 40
@@ -199,11 +196,11 @@ def _read_numbers(line: str) -> list[str] | None:
     """Return the cells of a line that holds numbers, durations and gaps alone, at least two of them."""
     cells = _split_cells(line)
     cells = cells if len(cells) > 1 else line.split()
-    return cells if len(cells) > 1 and all(_CELL.fullmatch(cell) for cell in cells) else None
+    return cells if len(cells) > 1 and all(_RX.cell.fullmatch(cell) for cell in cells) else None
 
 
 def _is_column(name: str) -> bool:
-    return 0 < len(name) <= _MAX_COLUMN_CHARS and _CELL.fullmatch(name) is None and name[-1] not in ":,.;"
+    return 0 < len(name) <= _MAX_COLUMN_CHARS and _RX.cell.fullmatch(name) is None and name[-1] not in ":,.;"
 
 
 class TrialTables:
