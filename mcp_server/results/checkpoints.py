@@ -13,41 +13,14 @@ from mcp_server.store.attribution.claims import Rank
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import is_within
 from mcp_server.text.formatting import format_size
+from mcp_server.text.rows import read_patterns
 
+_RX = read_patterns("results/patterns", "checkpoints")
 # First match wins: `epoch=3-step=100` has two numbers, `rl_model_5000_steps` its number before the word.
-_STEPS = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"(?:^|[^a-z])(?:global[-_]?)?steps?[-_=]?(\d+)",
-        r"(?:^|[^\d])(\d+)[-_]?(?:steps?|it|iters?|iterations?)(?![a-z])",
-        r"(?:^|[^a-z])(?:iter(?:ation)?|update|batch)[-_=]?(\d+)",
-        r"(?:checkpoint|ckpt|chkpt)[-_=]?(\d+)(?![\d.])",
-        r"(?:^|[^a-z])(?:model|weights|state|policy|agent|actor|net|nn|snap|snapshot|adapter|lora)[-_=](\d+)$",
-    )
-)
-_EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)[-_=]?(\d+)", re.IGNORECASE)
-_DIRECTORY = re.compile(
-    r"(?:checkpoint|ckpt|chkpt)[-_=]?\d+|global[-_]?step[-_=]?\d+|steps?[-_=]?\d+|iter(?:ation)?[-_=]?\d+"
-    r"|epoch[-_=]?\d+|(?:checkpoint|ckpt)[-_](?:last|best|final|latest)|epoch=\d+.*",
-    re.IGNORECASE,
-)
+_STEPS = (_RX.step, _RX.before_steps, _RX.iteration, _RX.checkpoint, _RX.weights)
 _WEIGHTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".msgpack", ".keras", ".weights"})
 # Also used for many other purposes: they count only with a telling name.
 _OTHERS = frozenset({".bin", ".pkl", ".npz", ".zip", ".h5", ".tar", ".onnx"})
-# Not a model, whatever else such a name says: `rl_model_replay_buffer_1000_steps.pkl`, `policy_dataset.npz`.
-_DATA = re.compile(
-    r"replay|buffer|normali[sz]e|dataset|(?<![a-z])data(?![a-z])|rollout|trajector|episode|demonstration|embedding"
-    r"|feature|tokeni[sz]|vocab|evaluation|predict|samples?(?![a-z])|metrics|stats",
-    re.IGNORECASE,
-)
-_NAMES = re.compile(
-    r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|adapter|lora|(?<![a-z])(?:steps?|snap(?:shot)?)(?![a-z])",
-    re.IGNORECASE,
-)
-_PLACE = re.compile(r"(?:saved|best|last)?[-_]?(?:checkpoint|ckpt|chkpt|snapshot|weight)s?", re.IGNORECASE)
-_COUNT = re.compile(r"(?:epoch|ep|iter(?:ation)?|update|snapshot)[-_=]?\d+", re.IGNORECASE)
-# Stored next to the weights; alone they are not a checkpoint.
-_PARTS = re.compile(r"optim|scheduler|rng|scaler|training_args|trainer_state|dataloader|extra_state", re.IGNORECASE)
 _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE, _MOST_MEMBERS = 5, 20_000, 200
 
 
@@ -79,7 +52,7 @@ def step_in_name(name: str) -> int | None:
 
 def epoch_in_name(name: str) -> int | None:
     """Return the epoch in the name of a checkpoint, or None without one. Pure."""
-    match = _EPOCH.search(name)
+    match = _RX.epoch.search(name)
     return int(match[1]) if match else None
 
 
@@ -117,7 +90,7 @@ def _newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 def _select_checkpoints(entries: Sequence[FileEntry]) -> Iterator[Checkpoint]:
     files = [entry for entry in entries if not entry.is_dir]
     for entry in entries:
-        if entry.is_dir and (_DIRECTORY.fullmatch(entry.path.name) or _holds_a_model(entry.path)):
+        if entry.is_dir and (_RX.directory.fullmatch(entry.path.name) or _holds_a_model(entry.path)):
             if (checkpoint := _measure_directory(entry.path)) is not None:
                 yield checkpoint
         elif not entry.is_dir and _is_model(entry.path) and not _is_part(entry, files):
@@ -129,10 +102,10 @@ def _is_weights(path: Path) -> bool:
     ending, name, place = path.suffix.lower(), path.name, path.parent.name
     if ending in _WEIGHTS or ending not in _OTHERS:
         return ending in _WEIGHTS
-    is_told = _NAMES.search(name) or (
-        (_PLACE.fullmatch(place) or _COUNT.fullmatch(path.stem)) and not _DATA.search(place)
+    is_told = _RX.names.search(name) or (
+        (_RX.place.fullmatch(place) or _RX.count.fullmatch(path.stem)) and not _RX.data.search(place)
     )
-    return bool(is_told) and not _DATA.search(name)
+    return bool(is_told) and not _RX.data.search(name)
 
 
 def _is_model(path: Path) -> bool:
@@ -148,7 +121,7 @@ def _is_model(path: Path) -> bool:
 
 def _is_part(entry: FileEntry, files: Iterable[FileEntry]) -> bool:
     weights = [other.path.name for other in files if _is_weights(other.path)]
-    return bool(_PARTS.search(entry.path.name)) and not all(map(_PARTS.search, weights))
+    return bool(_RX.parts.search(entry.path.name)) and not all(map(_RX.parts.search, weights))
 
 
 def _holds_a_model(directory: Path) -> bool:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from mcp_server.diagnosis.progress.named_values import QUALITY, classify_name
 from mcp_server.results.evaluations.evaluation_text import Percent, Row, find_step, parse_rate
+from mcp_server.text.rows import read_patterns
 
+_RX = read_patterns("results/patterns", "success_lines")
 _WORDS = ("ucces", "UCCES", "pisodes", "PISODES")
 _METRIC = "success_rate"
 _LONGEST_LINE = 1_000
@@ -24,10 +26,6 @@ _RATE = re.compile(
     rf"(?P<named>success(?:es)?)(?P<rate>[ _]rate)?{_SIGN}(?P<value>[\d.][^\s()]{{0,20}}(?:\s?/\s?\d+)?"
     rf"(?:\s?%)?(?:\s?\([^()]{{1,20}}\))?)(?:\s(?:over|on|across|in)\s(?:all\s)?\d{{1,9}}\s\w+)?{_BEHIND}"
 )
-# A whole line that names what was tried: `== stack: success rate 42/50`, `[stack] success: 84 %`.
-_SUBJECT = re.compile(
-    r"[\s#*=>`-]*(?:\[(?P<name>[A-Za-z][\w./-]{0,40})\]|(?P<word>[A-Za-z][\w./-]{0,40})(?::| ={2,8}))[\s*`]+$"
-)
 _NO_SUBJECTS = frozenset(
     """info warning warn debug error log root main result results summary overall total final average mean eval
     evaluation validation val test score scores metric metrics output rank worker download upload""".split()  # noqa: SIM905
@@ -39,28 +37,11 @@ _EPISODES = re.compile(
 _SUCCESSES = re.compile(
     rf"(?i){_BEFORE}(?:total[ _])?successes\s?[:=]\s?(\d{{1,9}})(?:\s?\([\d.]{{1,10}}\s?%\))?{_BEHIND}"
 )
-# ``'eval/success_once': np.float64(0.9)``, ``exact_match 0.44``, ``detection rate 58.5%``, a cell of a table.
-_PAIR = re.compile(
-    r"(?<![\w/.@-])(?P<name>[A-Za-z][\w/.@-]{0,60}(?: [a-z]\w{0,20}){0,2})[\"'*`]{0,3}(?:\s{0,40}[:=│|])?[\s*`]{0,40}"
-    r"(?:[\w.]{1,20}\()?(?P<value>\d{0,6}\.\d{1,20}(?:[eE]-\d{1,2})?|\d{1,3}(?:\.\d{1,20})?\s?(?P<percent>%))(?!\w|[/%]|\.\d)"
-)
 _SETTING = re.compile(r"(?i)(?:^|[\s_])(?:max|min|target|goal|best|required|threshold)(?:$|[\s_])")
-_RATE_NAME = re.compile(
-    r"(?i)(?:.*[\s_/.-])?(?:succ(?:ess(?:es)?)?|acc(?:uracy)?|em|"
-    r"exact[\s_]?match|pass@\d{1,4}|solved|f1|m?ap\d{0,2}|m?iou|"
-    r"(?!lr|learning|drop|sampl|frame|decay|cache|hit|clip|update|explor|mut|bit)[a-z]+[\s_]rate)"
-    r"(?:[\s_](?:once|at[\s_]end|rate|mean|avg|overall|total|final))*"
-)
 _AROUND = re.compile(rf"(?i)^(?:{_WHOLE}[ _])+| (?:is|of)$")
 _DATE = re.compile(r"^\W?(?:\d{2,4}/)?\d{2}/\d{2,4}[ T]\d{2}:\d{2}")
 _SHARE_OF_WHOLE = re.compile(r"\d\s?/\s?\d")
 _OWN_SHARE = re.compile(r"\s?[\[(]\s?(\d{1,9})\s?/\s?(\d{1,9})")  # of the number before it: `%WER 24.48 [ 2448 / 10000`
-_PART = re.compile(
-    r"(?i)\b(?:ep(?:isode)?s?|trials?|rollouts?|tasks?|envs?|batch|step|iter\w*|samples?)\b\W{0,3}\d|\bso far\b"
-)
-_COUNT = re.compile(
-    r"(?i)\b(?:n|n_episodes|num_\w{1,20})\s?[=:]\s?(\d[\d,]{0,11})\b|\b(?:over|of|on)\s(\d[\d,]{0,11})\s(?:episodes|trials)"
-)
 
 
 @dataclass
@@ -74,12 +55,12 @@ class PrintedRates:
 
     def read(self, line: str) -> None:
         """Read a line. One that tells of an episode, or of another share out of all, has no rate of all."""
-        if len(line) > _LONGEST_LINE or _PART.search(line):
+        if len(line) > _LONGEST_LINE or _RX.part.search(line):
             return
         is_part = _SHARE_OF_WHOLE.search(_DATE.sub("", line)) is not None
-        for match in _PAIR.finditer(line):
+        for match in _RX.pair.finditer(line):
             value, name = float(match["value"].rstrip("% ")), _AROUND.sub("", match["name"])
-            is_rate = value <= (100 if match["percent"] else 1) and _RATE_NAME.fullmatch(name)
+            is_rate = value <= (100 if match["percent"] else 1) and _RX.rate_name.fullmatch(name)
             own = _OWN_SHARE.match(line, match.end())
             if (
                 not (is_rate or _is_score(name))
@@ -87,7 +68,7 @@ class PrintedRates:
                 or (is_part and not (own and _is_share(value, int(own[1]), int(own[2]))))
             ):
                 continue
-            count = _COUNT.search(line)
+            count = _RX.count.search(line)
             episodes = int((count[1] or count[2]).replace(",", "")) if count else int(own[2]) if own else None
             rate = Percent(value) if match["percent"] else value
             self._found.setdefault(_spell(match["name"]), set()).add((rate, episodes))
@@ -210,7 +191,7 @@ def _spell(name: str) -> str:
 
 def _find_subject(before: str) -> str:
     """Return the task or benchmark that stands alone before a rate; a step, or a word of a logger, is none."""
-    found = _SUBJECT.fullmatch(before)
+    found = _RX.subject.fullmatch(before)
     name = (found["name"] or found["word"]) if found else ""
     return "" if name.lower() in _NO_SUBJECTS or find_step(before) is not None else name
 
