@@ -115,7 +115,7 @@ ODD = {
     "surrogate": "od\ud800d \udce9",
     "nul": "od\x00d",
     "bidi": "od\u202ed \u2066x",
-    "long": "odd " * 262_144,
+    "long": "odd " * 40_960,  # more than a program takes as one argument, 128 KiB
 }
 REQUIRED: dict[str, Any] = {
     "command": "true",
