@@ -6,11 +6,13 @@ training, or where the leader turns out to count inside its steps. A round of th
 
 from __future__ import annotations
 
+from collections import deque
+
 from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.rounds import Move, NamedEpoch, RoundCounter
 from mcp_server.diagnosis.progress.step_counters import StepReading, StepSpeed
 
-_MAX_COUNTERS = 64
+_MAX_COUNTERS, _RECENT = 64, 40
 # Updates of other counters, without any of the leading one, after which they count as steps; after which a counter of
 # equal rank takes the lead; after which one of lower rank does. A step printed on two lines, flushed after an error, is
 # not a sign of life.
@@ -21,6 +23,7 @@ class CounterLead:
     """All counters of a run. ``step``, ``total_steps`` and ``speed`` are those of ``leader`` in its present round.
 
     ``round``: the training of several in one run, from 1. ``advances`` counts the lines that showed progress.
+    ``recent_steps``: the last ones of the round.
     """
 
     def __init__(self) -> None:
@@ -30,6 +33,7 @@ class CounterLead:
         self.advances = 0
         self.leader: RoundCounter | None = None
         self.speed = StepSpeed()
+        self.recent_steps: deque[int] = deque(maxlen=_RECENT)
         self._counters: dict[str, RoundCounter] = {}
         self._silent_leader: tuple[RoundCounter, int, int] | None = None  # the one before, its rounds, and the run's
         self._readings = 0
@@ -92,12 +96,14 @@ class CounterLead:
             self.step = counter.step
             self.total_steps = counter.total if counter.total is not None else self._lent_total
             if at_s is not None:
+                self.recent_steps.append(counter.step)
                 self.speed.note_step(at_s, counter.step)
 
     def _begin_round(self, number: int) -> None:
         self.round = max(1, number)
         self.speed, self._lent_total = StepSpeed(), None
         self.step = self.total_steps = None
+        self.recent_steps.clear()
 
     def _find_counter(self, reading: StepReading) -> RoundCounter:
         """Return the counter of ``reading``. The same words with another total may belong to another loop."""
@@ -155,6 +161,7 @@ class CounterLead:
                     self._unproven_rounds += is_next and not leader.has_losses
         self.leader = counter
         self.speed = StepSpeed()
+        self.recent_steps.clear()
         return True
 
     def _moves_needed(self, counter: RoundCounter, leader: RoundCounter) -> int:

@@ -146,11 +146,6 @@ class StepSpeed:
         self._advances.append((at_s, step))
 
     @property
-    def steps(self) -> list[int]:
-        """The steps of the recent advances."""
-        return [step for _, step in self._advances]
-
-    @property
     def step_s(self) -> float | None:
         """The median over recent advances, so that one evaluation or one compilation does not count."""
         advances = list(self._advances)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from mcp_server.diagnosis.progress.counted_lines import KEY, CountedLines
@@ -183,9 +183,9 @@ class ProgressTracker:
         return self._lead.speed.step_s
 
     @property
-    def recent_steps(self) -> list[int]:
-        """The last steps that were printed, the newest last."""
-        return self._lead.speed.steps
+    def recent_steps(self) -> Collection[int]:
+        """The last steps that were printed."""
+        return self._lead.recent_steps
 
     def read_lines(self, lines: Iterable[str], at_s: float = 0.0) -> list[MetricLine]:
         """Read ``lines``, which arrived at ``at_s`` (monotonic seconds), and return those with a step or metrics."""

@@ -145,7 +145,7 @@ def test_a_round_that_the_output_begins_has_none_of_the_figures_of_the_files_bef
 
 
 def test_a_file_whose_step_was_printed_a_moment_before_counts_as_the_output_does() -> None:
-    one = monitor("step 50/400 loss 0.5", "step 100/400 loss 0.4", "step 110/400 loss 0.4")
+    one = monitor("step 50/400 loss 0.5", "step 100/400 loss 0.4\nstep 110/400 loss 0.4")
     one.read_rows("history.json", [row(100, dev__wer=30.0, train__loss=0.4)], 3.0, WALL_S)
     facts = one.progress_facts()
     assert (facts["step"], facts["total_steps"], "read_from" in facts) == (110, 400, False)
