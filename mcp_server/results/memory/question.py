@@ -138,7 +138,8 @@ _ORDERED = re.compile(rf"\b(?:rank|sort|order|{'|'.join(_RANK_WORDS)})", re.IGNO
 _SEPARATED = re.compile(r"\w[/._]\w")
 _AGO = re.compile(
     r"\b(?:in|within|since|over|during)?\s*(?:the\s+)?(?:last|past)\s+(?P<span>"
-    r"(?:(?:\d+(?:\.\d+)?|an?|few)\s*|(?<=the last )|(?<=past ))(?:minute|hour|day|week|month)s?)\b",
+    r"(?:(?:\d+(?:\.\d+)?|an?|few)\s*|(?<=the last )|(?<=past )|(?<=last )(?=hour|min))"
+    r"(?:minute|hour|day|week|month)s?)\b",
     re.IGNORECASE,
 )
 _DAY = re.compile(

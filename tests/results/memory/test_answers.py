@@ -163,6 +163,7 @@ QUESTIONS: list[tuple[str, Truth]] = [
     ("timed_out on cube", such(lambda r: r["state"] == "timed_out" and r["project"] == "cube")),
     ("what crashed since yesterday", such(lambda r: r["state"] == "failed" and r["created"] >= MIDNIGHT - 24 * HOUR)),
     ("failures in the past 48 hours", such(lambda r: r["state"] == "failed" and r["created"] >= NOW - 48 * HOUR)),
+    ("failed last hour", such(lambda r: r["state"] == "failed" and r["created"] >= NOW - HOUR)),
     ("runs launched two days ago", such(lambda r: MIDNIGHT - 48 * HOUR <= r["created"] < MIDNIGHT - 24 * HOUR)),
     (
         "runs between Nov 10 and Nov 12",
