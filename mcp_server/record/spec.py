@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
-from mcp_server.record.code.code_state import name_below
 from mcp_server.record.codec import decode
+from mcp_server.system.files import name_below
 
 _NOT_KEPT = frozenset({"mirror", "run_dir"})
 _Request = TypeVar("_Request", bound="LaunchRequest")

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.record.code.code_snapshot import SOURCES_ARCHIVE, CodeSnapshot, read_code_snapshot
-from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
+from mcp_server.record.code.code_state import SOURCES, load_code_state
 from mcp_server.record.state import Run
 from mcp_server.store.run_store import RunStore
+from mcp_server.system.files import name_below
 from mcp_server.system.git_state import list_filter_options, read_git
 from mcp_server.text.formatting import join_some
 from mcp_server.text.secret_patterns import mask_source

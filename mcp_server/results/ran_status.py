@@ -8,7 +8,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.record.attempt_params import find_attempt_params, list_earlier_ends
 from mcp_server.record.code.code_snapshot import CodeSnapshot, KeptFile, read_code_snapshot
-from mcp_server.record.code.code_state import SOURCES, load_code_state, name_below
+from mcp_server.record.code.code_state import SOURCES, load_code_state
 from mcp_server.record.run_directory import read_json
 from mcp_server.record.state import Run
 from mcp_server.results.checkpoints import find_run_checkpoints
@@ -16,6 +16,7 @@ from mcp_server.results.configuration import find_written_configs, read_configur
 from mcp_server.results.finish import find_own_document
 from mcp_server.scalars.run_scalars import Scalars, location_path
 from mcp_server.store.run_store import RunStore
+from mcp_server.system.files import name_below
 from mcp_server.text.formatting import shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.views.run_status import RunStatus, add_command, status_of

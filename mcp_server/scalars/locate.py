@@ -157,7 +157,7 @@ def _roots(run: Run, own: OwnFiles) -> list[list[Path]]:
         return [[Path(path) for path in claims.tensorboard]]
     named = [Path(claims.cwd) / Path(run.spec.tensorboard).expanduser()] if run.spec.tensorboard else []
     cwd = Path(claims.cwd)
-    roots = [*([cwd] if is_root(claims.cwd) else []), *own.roots()[:_MOST_ROOTS]]
+    roots = [*([cwd] if is_root(claims.cwd) or cwd == Path.home() else []), *own.roots()[:_MOST_ROOTS]]
     # Where its processes had a file with scalars open, or changed one, nothing need be searched.
     known = [path.rpartition("/") for path in (*claims.written, *(claims.listed or ()))]
     held = [one for one in known if "tfevents" in one[2] or find_scalar_file(one[2]) is not None]

@@ -237,10 +237,10 @@ class RunStore:
             if is_right:
                 return runs
 
-    def list_specs(self, query: RunQuery) -> list[RunSpec]:
+    def list_specs(self, query: RunQuery, most: int | None = None) -> list[RunSpec]:
         """Return the specs of these runs; their other records are not read."""
         specs = []
-        for run_id in self.list_ids(query):
+        for run_id in self.list_ids(query, most):
             with contextlib.suppress(OSError):
                 if (directory := self._find_directory(run_id)) is not None:  # else removed meanwhile
                     specs.append(self._read_spec(directory))

@@ -36,6 +36,12 @@ def parents_of(path: str) -> list[str]:
     return parents
 
 
+def name_below(path: str, directory: str) -> str:
+    """Return the path of a file below ``directory``, the whole path of one elsewhere."""
+    inside = os.path.relpath(path, directory) if directory.startswith("/") and path.startswith("/") else path
+    return path if inside.startswith("..") else inside
+
+
 def is_within(path: str, directory: str) -> bool:
     """Return whether ``path`` is ``directory`` or below it. Both are absolute and normalised."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")

@@ -34,6 +34,7 @@ _MOST_WAITING, _PIECE = 1 << 20, 1 << 16
 _WRITABLE = 4096  # bytes that a pipe or socket takes without a pause once it is said to be writable
 _PIPES_BYTES = 1 << 20  # the most that any pipe holds
 _PR_SET_PDEATHSIG = 1
+_SIGNALLED = 128  # and the signal: the status of a program that it interrupted
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _INTERNAL_ERROR = -32603
 _HEAD = re.compile(rb'\{"jsonrpc":"2\.0","id":(-?\d+|"(?:[^"\\]|\\.)*"),"(method|result|error)"')
@@ -168,6 +169,8 @@ class _Keeper:
 
     def _find_end(self, status: int) -> int | None:
         """Return with which status to end, negative for a signal; None where a new server is to go on."""
+        if self._signals and status == _SIGNALLED + self._signals[-1]:  # it was not ready to die by it
+            return -self._signals[-1]
         if self._is_over or status == 0 or (status > 0 and not self._has_spoken):
             return status
         now_s = time.monotonic()

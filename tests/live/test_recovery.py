@@ -85,7 +85,8 @@ async def test_a_launch_says_what_its_recovery_cannot_halve_and_at_the_end_how_m
         assert (end["state"], end["attempt"], end["earlier"]) == ("failed", 2, "attempt 1 oom_gpu")
         assert [text for text in end["warnings"] if "@batch can halve nothing" in text]
         fits = await agent.call("launch_run", **wish | {"params": {"num_envs": 1024}}, wait_s=60)
-        assert (fits["state"], fits["attempt"], fits.get("warnings")) == ("finished", 1, None)
+        twice = "num_envs stands twice: 4096 in the command and 1024 in params, which come later."
+        assert (fits["state"], fits["attempt"], fits.get("warnings")) == ("finished", 1, [twice])
 
 
 async def test_a_retry_is_news(sandbox: Sandbox) -> None:

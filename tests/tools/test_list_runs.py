@@ -94,6 +94,6 @@ async def test_sweeps_that_have_no_listed_run_are_named_by_their_ids(tmp_path: P
     runs.add("night-c-7kqz", sweep="night-aaa2", cell="c")
     listed, more = (await list_runs(runs))["sweeps"]
     assert listed.startswith("night-aaa2 finished: 1 cells")
-    assert more == "6 more: night-aaa6, night-aaa5, night-aaa4, night-aaa3"
+    assert more == "6 more: night-aaa6, night-aaa5, night-aaa4, night-aaa3 and others"
     assert "sweeps" not in await list_runs(runs, owner="nobody")
     assert [line[:10] for line in (await list_runs(runs, name="NIGHT-C"))["sweeps"]] == ["night-aaa2"]

@@ -130,12 +130,6 @@ def load_code_state(directory: Path) -> CodeState | None:
     return CodeState({path: SourceFile(*one) for path, one in files.items() if _is_file(one)})
 
 
-def name_below(path: str, directory: str) -> str:
-    """Return the path of a file below ``directory``, the whole path of one elsewhere."""
-    inside = os.path.relpath(path, directory) if directory.startswith("/") and path.startswith("/") else path
-    return path if inside.startswith("..") else inside
-
-
 def _is_file(one: object) -> bool:
     return isinstance(one, list) and [type(value) for value in one] == [int, int, str]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mcp_server.command.python import find_python
 from mcp_server.record.code.code_snapshot import CodeSnapshot, NamedInput
-from mcp_server.record.code.code_state import SOURCES, find_change, load_code_state, name_below
+from mcp_server.record.code.code_state import SOURCES, find_change, load_code_state
 from mcp_server.record.code.kept_sources import (
     find_obstacle,
     is_code,
@@ -20,7 +20,7 @@ from mcp_server.record.code.kept_sources import (
 )
 from mcp_server.record.code.python_packages import read_packages
 from mcp_server.record.spec import RunSpec
-from mcp_server.system.files import read_regular_file
+from mcp_server.system.files import name_below, read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state
 from mcp_server.text.formatting import format_size, join_some
 from mcp_server.text.secret_patterns import names_a_secret

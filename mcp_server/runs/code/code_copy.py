@@ -23,13 +23,14 @@ from mcp_server.errors import BadArgument, LaunchFailed
 from mcp_server.hosts.path_checks import Roots
 from mcp_server.record.code.code_directory import CodeDirectory, CodeFile, open_below, read_code_directory
 from mcp_server.record.code.code_snapshot import CodeSnapshot
-from mcp_server.record.code.code_state import add_digests, load_code_state, name_below, read_code_state
+from mcp_server.record.code.code_state import add_digests, load_code_state, read_code_state
 from mcp_server.record.code.kept_sources import find_obstacle, list_directories, list_not_code, restore_sources
 from mcp_server.record.run_directory import RunDir, read_json, write_json
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.sweeps.sweep_spec import SweepSpec
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.files import name_below
 from mcp_server.text.formatting import join_some, printable
 
 _LIMIT_BYTES = 64 * 2**20

@@ -17,6 +17,7 @@ from mcp_server.record.code import code_state
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.record.spec import RunSpec
+from mcp_server.system.files import name_below
 from mcp_server.system.time_bounds import call_aside
 from mcp_server.text.formatting import join_some
 
@@ -58,9 +59,9 @@ class CodeWatch:
             period = f"between {since} and {'start' if since == 'launch' else f'attempt {number}'}"
             if since == "launch" and self._spec.sweep:  # which may have got this cell by a later launch
                 period = "since the sweep's first launch"
-            names = [code_state.name_below(path, self._spec.cwd) for path in change.changed]
+            names = [name_below(path, self._spec.cwd) for path in change.changed]
             names += [
-                f"perhaps {code_state.name_below(path, self._spec.cwd)} (only its time is known to differ)"
+                f"perhaps {name_below(path, self._spec.cwd)} (only its time is known to differ)"
                 for path in change.perhaps
             ]
             text = f"Code changed {period}: {join_some(names, _MOST_NAMED)}."
