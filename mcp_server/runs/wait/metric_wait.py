@@ -398,12 +398,13 @@ def show_moment(run: Run, met: MetPoint, log: LogMetrics) -> Run:
     if run.ended or not isinstance(known, int) or "round" in run.progress:
         return run
     step, metrics = known, run.progress.get("metrics") or {}
-    if met.step <= known:
-        newer = {name: _plain(met.newest) for name in metrics if name in (met.tag, find_headline(met.tag))}
+    is_read_from_file = bool(run.progress.get("read_from")) and not _counts_otherwise(run)
+    if met.step <= known:  # printed metrics are as new as the step
+        named = metrics if is_read_from_file else ()
+        newer = {name: _plain(met.newest) for name in named if name in (met.tag, find_headline(met.tag))}
         return replace(run, progress={**run.progress, "metrics": {**metrics, **newer}})
     if log.step is not None and log.step >= step:
         step, metrics = log.step, {name: _plain(value) for name, value in log.headlines.items()}
-    is_read_from_file = bool(run.progress.get("read_from")) and not _counts_otherwise(run)
     if met.step > step and (is_read_from_file or count_alike(met.step, step)):
         step, metrics = met.step, {met.tag: _plain(met.value)}
     return replace(run, progress={**run.progress, "step": step, "metrics": metrics, **_shorten_rest(run, step - known)})
