@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mcp_server.diagnosis.live.output_monitor import find_checkpoint
+from mcp_server.diagnosis.live.checkpoint_lines import find_checkpoint
 
 # The rule as one pattern, which is too slow for some lines.
 PATTERN = re.compile(
