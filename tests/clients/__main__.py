@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.state import Run, posix
-from tests.clients.codex import WAKES, describe_wakes, find_servers, kill_server, try_declining, try_hook, try_waking
+from tests.clients.codex import WAKES, describe_wakes, find_servers, kill_servers, try_declining, try_hook, try_waking
 from tests.clients.opencode import try_waking as try_waking_opencode
 from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
 from tests.support.sandbox import Sandbox
@@ -201,7 +201,7 @@ def _try_waking(sandbox: Sandbox, claude: str, *, tasks: bool) -> str:
         for number in range(1, WAKES + 1):
             _until(lambda: ends[0] >= number, f"turn {number}", lambda: terminal.screen)  # noqa: B023
             if number % 2:
-                kill_server(sandbox)
+                kill_servers(sandbox)
             gate.write_text("\n")
             _until(lambda: len(asked) > number, f"the wake by run {number}", lambda: terminal.screen)  # noqa: B023
             run = next(run for run in sandbox.store.list_runs() if run.spec.name == f"run{number}")
@@ -215,7 +215,7 @@ def _kill_server(sandbox: Sandbox, terminal: Terminal) -> None:
     """Kill the process that serves, once the client has listed its tools."""
     _until(lambda: len(find_servers(sandbox)) == 1, "a server", lambda: terminal.screen)
     time.sleep(_CONNECTED_S)
-    kill_server(sandbox)
+    kill_servers(sandbox)
 
 
 def _try_escape(sandbox: Sandbox, claude: str) -> str:

@@ -119,7 +119,7 @@ def try_waking(sandbox: Sandbox, codex: str) -> str:
         for number in range(1, WAKES + 1):
             until(lambda: _count_turns(sandbox) == number, f"turn {number}")  # noqa: B023
             if number % 2:
-                kill_server(sandbox)
+                kill_servers(sandbox)
             gate.write_text("\n")
             until(lambda: len(asked) > number, f"the wake by run {number}")  # noqa: B023
             run = next(run for run in sandbox.store.list_runs() if run.spec.name == f"run{number}")
@@ -150,10 +150,12 @@ def find_servers(sandbox: Sandbox) -> list[int]:
     return [each.pid for each in servers if any(each.parent == other.pid for other in servers)]
 
 
-def kill_server(sandbox: Sandbox) -> None:
-    """Kill the process that serves, whose parent starts another."""
-    (worker,) = find_servers(sandbox)
-    os.kill(worker, signal.SIGKILL)
+def kill_servers(sandbox: Sandbox, count: int = 1) -> None:
+    """Kill the ``count`` processes that serve, a window's each; their parents start others."""
+    workers = find_servers(sandbox)
+    assert len(workers) == count, workers
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
 
 
 def _call(tool: str, **arguments: Any) -> dict[str, Any]:

@@ -8,24 +8,28 @@ import subprocess
 import sys
 
 from mcp_server.record.state import posix
-from tests.clients.codex import WAKES, describe_wakes, kill_server
+from tests.clients.codex import WAKES, describe_wakes, kill_servers
 from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
 from tests.support.sandbox import Sandbox, until
 
+_WINDOWS = ("left", "right")
 _OFF = ("OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_LSP_DOWNLOAD")
 
 
 def try_waking(sandbox: Sandbox, opencode: str) -> str:
-    """Let an idle OpenCode hear of the end of each run by the next turn, once, also where the server was killed."""
-    os.mkfifo(gate := sandbox.path / "gate")
-    asked: list[tuple[float, str]] = []  # when, and the last block
+    """Let each of two idle windows hear of the ends of its runs, once each, also where their servers were killed."""
+    asked: dict[str, list[tuple[float, str]]] = {name: [] for name in _WINDOWS}  # when, and the last block
+    for name in _WINDOWS:
+        os.mkfifo(sandbox.path / name)
 
     def script(conversation: Conversation) -> Block:
-        last = conversation.blocks[-1].get("text")
-        if last == "Launch a run" or str(last).startswith("runward: "):
-            asked.append((conversation.at_s, str(last)))
-            if len(asked) <= WAKES:
-                return use("runward_launch_run", command=f"read -r < {gate}; exit 3", name=f"run{len(asked)}")
+        last = str(conversation.blocks[-1].get("text"))
+        if last in _WINDOWS or last.startswith("runward: "):
+            name = next(name for name in _WINDOWS if f'"text": "{name}"' in conversation.text)
+            asked[name].append((conversation.at_s, last))
+            if len(asked[name]) <= WAKES:
+                command = f"read -r < {sandbox.path / name}; exit 3"
+                return use("runward_launch_run", command=command, name=f"{name}{len(asked[name])}")
         return say("My turn ends.")
 
     model = ScriptedModel(script)
@@ -42,16 +46,18 @@ def try_waking(sandbox: Sandbox, opencode: str) -> str:
         (sandbox.path / ".config" / "opencode" / "opencode.json").write_text(json.dumps(settings))
         variables = [f"{name}={value}" for name, value in environ.items()]
         place = ("-x", "150", "-y", "45", "-c", str(sandbox.path / "project"))
-        start = ("env", "-i", *variables, opencode, "--prompt", "Launch a run")
-        sandbox.tmux("new-session", "-d", "-s", "opencode", *place, *start)
-        until(lambda: asked, "the first turn")
+        for name in _WINDOWS:
+            start = ("env", "-i", *variables, opencode, "--prompt", name)
+            sandbox.tmux("new-session", "-d", "-s", name, *place, *start)
+            until(lambda: asked[name], f"the first turn of {name}")  # noqa: B023
         for number in range(1, WAKES + 1):
-            until(lambda: len(model.conversations) == 2 * number, f"turn {number}")  # noqa: B023
-            if number % 2:
-                kill_server(sandbox)
-            gate.write_text("\n")
-            until(lambda: len(asked) > number, f"the wake by run {number}")  # noqa: B023
-            run = next(run for run in sandbox.store.list_runs() if run.spec.name == f"run{number}")
-            assert run.run_id in asked[number][1], asked[number]
-            late_s.append(asked[number][0] - posix(str(run.ended_at)))
-    return describe_wakes("OpenCode", len(asked) - 1, late_s)
+            name, nth = _WINDOWS[number % 2], (number + 1) // 2
+            until(lambda: len(model.conversations) >= 2 * (number + 1), f"turn {number}")  # noqa: B023
+            if number % 3 == 0:
+                kill_servers(sandbox, len(_WINDOWS))
+            (sandbox.path / name).write_text("\n")
+            until(lambda: len(asked[name]) > nth, f"the wake by run {number}")  # noqa: B023
+            run = next(run for run in sandbox.store.list_runs() if run.spec.name == f"{name}{nth}")
+            assert run.run_id in asked[name][nth][1], asked[name][nth]
+            late_s.append(asked[name][nth][0] - posix(str(run.ended_at)))
+    return describe_wakes("OpenCode of two windows", sum(map(len, asked.values())) - len(_WINDOWS), late_s)

@@ -5,7 +5,7 @@ import { createInterface } from "node:readline"
 import { setTimeout as sleep } from "node:timers/promises"
 
 const RUNWARD = ["runward"]
-const WOKEN = { RUNWARD_WAKES: "1" }
+const WOKEN = { RUNWARD_WAKES: `${process.pid}.${Date.now()}` } // the name of this window
 
 export const Runward = async ({ client, directory }) => {
   const speakers = new Map() // by session: the agent and model of its last message
