@@ -45,8 +45,8 @@ _SHOWN = frozenset(
 class BestCell(Answer):
     """The best cell of the setting with the best ``mean`` over ``n`` results. ``value`` and ``step`` are the cell's.
 
-    ``ran``: settings that a retry changed, which its name may not say. ``runner_up``: the next setting, where the
-    difference is inside the deviation, or one that is better with fewer seeds. ``code``: where both ran different code.
+    ``ran``: settings that a retry changed, which its name may not say. ``runner_up``: the next setting, where it is
+    equal or inside the deviation, or one that is better with fewer seeds. ``code``: where both ran different code.
     """
 
     cell: str

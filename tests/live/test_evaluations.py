@@ -104,3 +104,15 @@ async def test_evaluations_of_two_models_on_two_benchmarks_are_a_table_of_both(s
         assert table["columns"].split("|")[-2:] == ["goal", "spatial"]
         cells = {row.split("|")[0]: row.split("|")[-2:] for row in table["rows"]}
         assert cells == {"a": ["0.6±0.024 n=400", "0.5"], "b": ["0.7±0.023 n=400", "0.6"]}
+
+
+async def test_a_cell_shows_the_metric_that_ranks_it_and_equal_cells_are_told_as_equal(sandbox: Sandbox) -> None:
+    (sandbox.path / "judge.py").write_text('print("judge says: 31 of 50 images match, CLIP-sim 0.3119")\n')
+    common = {"command": [sys.executable, "judge.py"], "cwd": str(sandbox.path)}
+    async with sandbox.agent_in_process() as agent:
+        sweep = await agent.call("launch_sweep", name="judge", common=common, grid={"beam": [1, 4]}, metric="CLIP-sim")
+        ended = await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
+        best = ended["sweep"]["best"]
+        assert (best["cell"], best["value"], best["runner_up"]) == ("beam1", 0.3119, "beam4 0.3119")
+        answer = await agent.call("wait_run", run_ids=best["run_id"], timeout_s=0)
+        assert answer["runs"][0]["metrics"] == {"CLIP-sim": 0.3119}

@@ -90,12 +90,14 @@ class Group:
 class Best:
     """The setting with the best mean. ``other``: the next one with other settings, ``count``: how many have a value.
 
+    ``equals``: how many other settings have its mean: it is the best by its place in the plan alone.
     ``behind``: the best setting that has a better mean, and ranks behind for its fewer seeds alone.
     """
 
     group: Group
     other: Group | None = None
     count: int = 1
+    equals: int = 0
     behind: Group | None = None
 
     @property
@@ -105,7 +107,7 @@ class Best:
 
     @property
     def runner_up(self) -> Group | None:
-        """The next setting, if the difference is inside the deviation."""
+        """The next setting, if it is equal or the difference is inside the deviation."""
         return self.other if self.other is not None and _is_close(self.group, self.other) else None
 
     @property
@@ -134,7 +136,7 @@ class Best:
         if self.behind is not None:
             text = f"; {self.behind_text}"
         elif self.runner_up is not None:
-            text = f"; within the deviation: {self.runner_up_text}"
+            text = f"; {'equal' if self.equals else 'within the deviation'}: {self.runner_up_text}"
         else:
             text = "" if self.test is None else f"; against {self.other_text}"
         return f"{text}; {self.doubt}" if self.doubt else text
@@ -142,7 +144,8 @@ class Best:
     @property
     def runner_up_text(self) -> str:
         """The runner-up with its value, and the test. Empty where the difference is beyond the deviation."""
-        return "" if self.runner_up is None else self.other_text
+        more = f" and {self.equals - 1} more" if self.equals > 1 else ""
+        return "" if self.runner_up is None else f"{self.other_text}{more}"
 
     @property
     def behind_text(self) -> str:
@@ -217,7 +220,8 @@ def choose_best(ranked: Sequence[Group]) -> Best | None:
         return None
     # A promotion has the settings of the group that it comes from.
     others = [group for group in groups[1:] if group.forms != groups[0].forms]
-    return Best(groups[0], others[0] if others else None, len({group.forms for group in groups}))
+    equals = {group.forms for group in others if group.mean == groups[0].mean}
+    return Best(groups[0], others[0] if others else None, len({group.forms for group in groups}), len(equals))
 
 
 def describe_test(ranked: Sequence[Group]) -> str:
@@ -248,9 +252,9 @@ def name_setting(cell: CellState) -> str:
 
 
 def _is_close(one: Group, other: Group) -> bool:
-    """Return whether the means differ by no more than the larger deviation. Without a deviation that is unknown."""
+    """Return whether the means differ by no more than the larger deviation, or where none is known not at all."""
     deviations = [group.deviation for group in (one, other) if group.deviation is not None]
-    return bool(deviations) and abs((one.mean or 0.0) - (other.mean or 0.0)) <= max(deviations)
+    return abs((one.mean or 0.0) - (other.mean or 0.0)) <= max(deviations, default=0.0)
 
 
 def find_changed(cell: CellState) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mcp_server.answer import Answer
-from mcp_server.errors import BadArgument
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.results.figures import RANKINGS, measure
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.metric_wait import MetPoint, MetricWait, show_moment
 from mcp_server.runs.wait.selection import WaitSpec
@@ -16,6 +17,7 @@ from mcp_server.scalars.from_log import LogMetrics, read_log_metrics
 from mcp_server.store.cursor_files import SeenRuns
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_index import RunQuery
+from mcp_server.text.formatting import significant
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.tools.support.trial_answer import describe_trials
@@ -235,6 +237,23 @@ def _describe_run(
     tail = [] if explained else read_tail(server.store, run, *size)
     cursor = find_cursor(spec.cursors, run)
     status = status_of(server.store, run, since=cursor.listed_after(run), tail=tail, brief=not run.ended)
+    if run.spec.sweep and run.ended and run.failure is None:
+        status = _add_ranked(server, run, run.spec.sweep, status)
     if again := [event.model_copy(update={"again": event.seq <= cursor.seq or None}) for event in status.events or ()]:
         status = status.model_copy(update={"events": again})
     return status.model_copy(update={"owner": run.spec.owner or None}) if shows_owner else status
+
+
+def _add_ranked(server: ServerContext, run: Run, sweep_id: str, status: RunStatus) -> RunStatus:
+    """Return ``status`` with the value by which the run's sweep ranks it, where its metrics do not show that.
+
+    They do also where a file has a share (0.7872) of which the output prints the per cent (78.72 %).
+    """
+    metrics = dict(status.metrics or {})
+    with contextlib.suppress(RunwardError, OSError):  # the sweep's directory was removed
+        spec = server.store.sweeps.observe(sweep_id).spec
+        if spec.metric and not spec.open:
+            value = measure(run, server.store, server.scalars, spec.metric, spec.goal, spec.ranking).value
+            if value is not None and {significant(value), significant(value / 100)}.isdisjoint(metrics.values()):
+                metrics[spec.metric if spec.ranking == RANKINGS[0] else str(spec.ranked_by)] = significant(value)
+    return status.model_copy(update={"metrics": metrics or None})

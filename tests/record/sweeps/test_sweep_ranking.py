@@ -213,6 +213,15 @@ def test_the_best_setting_has_the_best_mean_not_the_luckiest_seed_and_a_close_ru
     assert best_of(cell("k", 9.0, "killed", lr=0.1)) is None
 
 
+def test_settings_with_one_value_are_told_as_equal_to_the_first_of_the_plan() -> None:
+    three = [cell(name, 3.0, lr=lr) for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
+    two, several = best_of(*three[:2], cell("d", 2.9, lr=0.4)), best_of(*three)
+    assert two is not None
+    assert several is not None
+    assert (two.text, two.runner_up_text) == ("3 by a; equal: b 3", "b 3")
+    assert several.text == "3 by a; equal: b 3 and 1 more"
+
+
 def trained(name: str, value: float, step: int | None, **more: Any) -> CellState:
     launch = more.pop("launch", {})
     one = Cell(name, "1", {**more}, launch)
