@@ -23,7 +23,7 @@ from mcp_server.text.secret_patterns import find_assigned_secrets, mask_assigned
 _MAX_LABEL_CHARS = 48  # readable in a list of sessions
 _MAX_KEYWORD_CHARS = 32
 _MAX_NOTES_CHARS = 2_000
-_MIN_NAME_LETTERS = 8  # a file's name with fewer says little: the purpose follows it
+_MIN_NAME_LETTERS = 3  # a file's name with fewer says little: the purpose follows it
 _FEWEST_LETTERS = 4  # of a purpose or a directory's name: Chinese ones have none
 _GENERIC_NAME = re.compile(
     r"(?:(?:experiment[_-]?)?blueprint|experiment|exp|plan|readme|draft|new|test)?[\W_]*\d*", re.IGNORECASE
@@ -226,11 +226,14 @@ def apply_blueprint(
 
 
 def make_name(file: Path, blueprint: Blueprint, keyword: str = "") -> str:
-    """Return a run's name: keyword and the file's name, followed by the purpose if the file's name says little."""
+    """Return a run's name: keyword and the file's name, followed by the purpose if the file's name says little.
+
+    The purpose's words end before its first number: those of another run, such as a seed, would lie in this one's name.
+    """
     words = slug(file.stem) if re.search(r"[A-Za-z0-9]", file.stem) else ""
     if _GENERIC_NAME.fullmatch(words) or _count_letters(words) < _MIN_NAME_LETTERS:
         purpose = blueprint.purpose if mask_secrets(blueprint.purpose) == blueprint.purpose else ""  # names are shown
-        labels = map(slug, (purpose, file.parent.name))
+        labels = map(slug, (re.split(r"\w*\d", purpose)[0], file.parent.name))
         more = next((label for label in labels if _count_letters(label) >= _FEWEST_LETTERS), "experiment")
         words = f"{words}-{more}".strip("-")
     lead = slug(keyword)[:_MAX_KEYWORD_CHARS].strip("-") if keyword else ""

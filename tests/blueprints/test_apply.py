@@ -199,7 +199,7 @@ def test_a_blueprint_completes_a_request(blueprint: Path) -> None:
     assert filled.cwd == f"{root}/code"
     assert filled.env == {"PATH": f"{root}/venv/bin:/usr/bin", "VIRTUAL_ENV": f"{root}/venv"}
     assert (filled.time_limit_s, filled.first_step_timeout_s) == (7200.0, 300.0)
-    assert filled.name == "ajet-lora_16-LoRA-rank-16-on-gsm8k-does-it-learn"
+    assert filled.name == "ajet-lora_16"
     assert filled.tags == ["ajet", "blueprint:lora_16"]
 
 
@@ -278,8 +278,10 @@ def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path)
         ("LoRA rank 16", "lora_rank_ablation.md", "", "lora_rank_ablation"),
         ("LoRA rank 16", "lora_rank_ablation.md", "ajet", "ajet-lora_rank_ablation"),
         ("LoRA rank 16", "ajet_lora_rank.md", "AJET", "AJET_lora_rank"),
-        ("LoRA rank 16", "b.md", "ajet", "ajet-b-LoRA-rank-16"),
-        ("LoRA rank 16", "blueprint_1.md", "ajet", "ajet-blueprint_1-LoRA-rank-16"),
+        ("LoRA rank 16", "b.md", "ajet", "ajet-b-LoRA-rank"),
+        ("LoRA rank 16", "blueprint_1.md", "ajet", "ajet-blueprint_1-LoRA-rank"),
+        ("Hidden 128 gave 0.86 (seed 1). Does 256 give more?", "gnn_256.md", "", "gnn_256"),
+        ("Seed2 of hidden 256", "b.md", "", "b-stage_1"),  # the second seed's run has the same document
         ("验证学习率的影响", "ablation_lr.md", "ajet", "ajet-ablation_lr"),
         ("验证学习率的影响", "实验.md", "", "stage_1"),
         ("验证", "blueprint.md", "", "blueprint-stage_1"),
