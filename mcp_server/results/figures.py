@@ -35,14 +35,9 @@ EVERY_EVALUATION = ("eval", "evaluation", "evaluations")  # the word before thei
 Points = list[tuple[int | None, float]]
 
 
-def choose_goal(tag: str, goal: str | None) -> str:
+def choose_goal(tag: str, goal: str | None = None) -> str:
     """Return ``goal``, or where it is None whether more or less of ``tag`` is better, by its name, else max."""
     return goal or best_direction(tag) or "max"
-
-
-def has_direction(tag: str) -> bool:
-    """Return whether the name of a metric says if more or less of it is better."""
-    return best_direction(tag) is not None
 
 
 @dataclass(frozen=True)

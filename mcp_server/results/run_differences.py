@@ -138,7 +138,7 @@ def _find_seed_noise(store: RunStore, scalars: Scalars, runs: Sequence[Run], tag
     The deviation of one seed, its degrees of freedom, and how many seeds it is of. Repeats of a seed count once.
     """
     Searcher(store, scalars, "", read_s=_READ_S).remember_all()
-    goal, groups = choose_goal(tag, None), list[list[float]]()
+    goal, groups = choose_goal(tag), list[list[float]]()
     known: list[tuple[str, _Ran]] = []
     for run in runs:
         alike, ran = sign(run.command, run.spec.cwd, run.spec.env)[1], _read_ran(store, run)

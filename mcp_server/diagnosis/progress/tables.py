@@ -89,11 +89,6 @@ class DrawnTable:
         return any(not name.bits & COUNTS for name, _, _ in self._values)
 
 
-def read_cells(line: str) -> list[str]:
-    """Return the cells of a table of columns that blanks separate."""
-    return re.split(r"\s{2,}", line.strip())
-
-
 class ColumnTables:
     """Tables of columns below a header of names: a row of numbers below it is a step, if one of them counts.
 
@@ -189,7 +184,7 @@ def _split_cells(line: str) -> list[str]:
     """Return the cells of a line: between signs or tabs where it has them, else between two blanks."""
     if (sign := next((sign for sign in (*_SIGNS, "\t") if sign in line), None)) is not None:
         return [cell.strip() for cell in line.strip(f" {sign}\r\n").split(sign)]
-    return read_cells(line)
+    return re.split(r"\s{2,}", line.strip())
 
 
 def _read_numbers(line: str) -> list[str] | None:

@@ -127,7 +127,7 @@ def _find_best(selection: PruneSelection, store: RunStore, scalars: Scalars) -> 
         if tag is None:  # nothing says which are the best
             best |= {run.run_id: "no metric says whether it is among the best" for run in runs}
             continue
-        goal = choose_goal(tag, None)
+        goal = choose_goal(tag)
         values = {run.run_id: _measure_run(run, store, scalars, tag, goal) for run in runs}
         known = {run_id: value for run_id, value in values.items() if value is not None}
         order = sorted(known, key=lambda run_id: known[run_id], reverse=goal == "max")

@@ -18,7 +18,7 @@ from mcp_server.record.events import LiveState
 from mcp_server.record.results.notes import NOTED
 from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_ranking import is_seed
-from mcp_server.results.figures import Figure, choose_goal, has_direction, measure
+from mcp_server.results.figures import Figure, choose_goal, measure
 from mcp_server.results.memory.conditions import Bound, Question
 from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
 from mcp_server.results.memory.remembered import remember
@@ -245,7 +245,7 @@ class Searcher:
             numbers = self._store.ask(lambda index: Memory.of(index).read_numbers(metric, hits))
             return {run_id: _Value(value, None) for run_id, value in numbers.items()}
         tag, ranking = parse_ranking(metric)
-        goal = goal or choose_goal(tag, None)
+        goal = goal or choose_goal(tag)
         key = f"{ranking}:{tag}:{goal if ranking == 'best' else ''}"
         kept = self._store.ask(lambda index: Memory.of(index).read_figures(key, hits))
         found = {run_id: _Value(facts["value"], facts["step"]) for run_id, facts in kept.items()}
@@ -308,9 +308,9 @@ class Searcher:
                 spec = self._store.sweeps.observe(sweep_id).spec
                 if spec.metric and match_tags(tag, [spec.metric]):
                     return spec.goal
-        if not has_direction(tag):
+        if best_direction(tag) is None:
             self._notes.append(f"Whether more {tag} is better is not known; lowest {tag} is the other order.")
-        return choose_goal(tag, None)
+        return choose_goal(tag)
 
     def _refuse(self, why: str, name: str, hits: Sequence[Hit]) -> NoReturn:
         if name in self._unread:

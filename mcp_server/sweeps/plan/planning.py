@@ -23,13 +23,14 @@ from mcp_server.record.state import Run
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import CellState
 from mcp_server.results.evaluations.benchmark_table import find_benchmark
-from mcp_server.results.figures import ANY_COUNT, RANKINGS, choose_goal, has_direction
+from mcp_server.results.figures import ANY_COUNT, RANKINGS, choose_goal
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.gpu_admission import count_gpus, find_quota, requests_gpus
 from mcp_server.runs.launch.launch import rehearse
 from mcp_server.runs.launch.resolve import apply_host_defaults
 from mcp_server.runs.warnings.warning_inputs import warn_of_options
 from mcp_server.scalars.curve_questions import parse_ranking
+from mcp_server.scalars.tag_names import best_direction
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan.cell_code import plan_copies
 from mcp_server.sweeps.plan.filling import ALWAYS_FILLED, PLACEHOLDER, as_text, make_request, with_slots
@@ -138,7 +139,7 @@ def _doubt_metric(spec: SweepSpec, goal: str | None) -> Iterator[str]:
     if spec.metric is not None and (prefix := re.match(r"([A-Za-z]\w*%?):\S", spec.metric)):
         known = ", ".join(f"{ranking}:" for ranking in RANKINGS)
         yield f"{prefix[1]}: is none of {known}; the metric is taken to be named {spec.metric!r}."
-    if spec.metric is not None and goal is None and not has_direction(spec.metric):
+    if spec.metric is not None and goal is None and best_direction(spec.metric) is None:
         yield f"Whether more or less of {spec.metric} is better, its name does not say: max is taken. Pass goal."
 
 

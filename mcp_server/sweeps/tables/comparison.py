@@ -211,7 +211,7 @@ def make_table(
     if by.metric is None and metrics:
         text, *metrics = metrics
         tag, ranking = parse_ranking(text)
-        by = Ranking(tag, ranking, choose_goal(tag, None))
+        by = Ranking(tag, ranking, choose_goal(tag))
         cells = _measure(cells, store, scalars, by, {"finished", *CUT_SHORT}, MOST_READ)
         notes.append(f"The sweep has no metric: ranked by {by.label}, {by.goal}.")
     elif by.metric is None:
