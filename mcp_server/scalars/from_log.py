@@ -26,6 +26,7 @@ from mcp_server.diagnosis.progress.named_values import (
     classify_name,
     find_named_values,
 )
+from mcp_server.diagnosis.progress.progress_bars import find_bar
 from mcp_server.diagnosis.progress.step_counters import parse_count
 from mcp_server.diagnosis.progress.tables import is_row
 from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
@@ -285,7 +286,7 @@ class _LogReader:
         if self._progress.is_between_jobs:
             return  # settings of the next one
         for reading in readings:
-            is_bar = reading.step is not None  # draws the last evaluation again and again
+            is_bar = reading.step is not None and find_bar(line) is not None  # it draws the last evaluation again
             at = step if reading is readings[-1] else reading.at  # the last is of this line
             _add(self._points, at, (pair for pair in reading.metrics.items() if not is_bar or self._is_new(*pair)))
         if not is_quoted(line):

@@ -100,6 +100,13 @@ def test_a_value_at_the_end_of_an_epoch_is_at_its_last_step(tmp_path: Path) -> N
     assert points_of(tmp_path / "b", "loss", lines)[:2] == [(0, 0.1), (640, 0.1)]
 
 
+def test_a_held_out_value_that_stays_the_same_is_at_each_step_of_its_own_and_once_behind_a_bar(tmp_path: Path) -> None:
+    rows = [f"{{'epoch': {n}, 'train_loss': {1 / n}, 'val_acc': 0.5}}" for n in (1, 2, 3)]
+    assert points_of(tmp_path, "val_acc", rows) == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    bars = [f"train:  {n}0%|███| {n}/10 [00:0{n}<00:40, 1.0it/s, loss={1 / n}, val_acc=0.5]" for n in range(1, 9)]
+    assert points_of(tmp_path / "bar", "val_acc", bars) == [(1, 0.5)]
+
+
 def test_a_value_amid_an_epoch_is_at_the_step_before_it(tmp_path: Path) -> None:
     lines = [f"Epoch: [1][{n}/90] loss {n}" for n in range(10, 50, 10)]
     assert points_of(tmp_path, "val loss", [*lines, "val loss 0.5", "Epoch: [1][50/90] loss 3"]) == [(40, 0.5)]
