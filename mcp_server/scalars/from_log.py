@@ -54,12 +54,13 @@ _MARK_BYTES = 64  # before the place where a log is read on: they must be there 
 _SAME_COUNTER, _AHEAD = 1.25, 10
 _PATTERN_S = 5.0  # for all lines of a log
 
-# A name as somebody says it, whatever stands between its words, and its number behind a sign or a space.
+# A name as somebody says it, whatever stands between its words, and its number behind a sign or a space: `solved 7/10`.
 _WORDS = compile_lazily(r"[^\W\d_]+|\d+")
 _BETWEEN_WORDS = r"[\s_./@-]{0,3}"
 _AS_SAID = (
     r"(?i)(?<![\w./@-])%s[\"'`*]{0,3}\s{0,9}(?:[:=][\s*`]{0,9}|(?<=[\s*`]))"
-    r"([-+]?(?:[\d,]*\.\d+(?:e[-+]?\d+)?|\d[\d,]*(?:\.|e[-+]?\d+)?(?!\s+[a-z])|nan|inf))(?![\w:/-]|,?\d|\.\d)"
+    r"(?:(?P<part>\d{1,9})\s?(?:/|of)\s?(?P<whole>[1-9]\d{0,8})"
+    r"|(?P<value>[-+]?(?:[\d,]*\.\d+(?:e[-+]?\d+)?|\d[\d,]*(?:\.|e[-+]?\d+)?(?!\s+[a-z])|nan|inf)))(?![\w:/-]|,?\d|\.\d)"
 )
 _LONGEST_NAME = 100
 
@@ -148,8 +149,8 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
         named = {**_find_spaced(line), **_find_own_names(line)}
         if found := match_tags(name, named):
             return named[found[-1]]
-        if as_said is not None and (said := as_said.findall(line)):
-            return float(said[-1].replace(",", ""))
+        if as_said is not None and (said := _list_said(as_said, line)):
+            return said[-1]
     return None
 
 
@@ -180,10 +181,15 @@ def read_said(run: Run, rundir: RunDir, name: str) -> LogPoints:
     if (as_said := _compile_said(name)) is None:
         return []
     for log in (rundir.log(run.attempt), *find_redirected(run, rundir, run.attempt)):
-        lines = [line for line in _read_end(log) if as_said.search(line) and not is_quoted(line)]
-        if said := [float(one.replace(",", "")) for line in lines for one in as_said.findall(line)]:
+        if said := [value for line in _read_end(log) for value in _list_said(as_said, line) if not is_quoted(line)]:
             return [(None, value) for value in said]
     return []
+
+
+def _list_said(as_said: re.Pattern[str], line: str) -> list[float]:
+    """Return the numbers behind a name, of `7/10` the share: as those of other evaluations it is of the whole."""
+    found = as_said.finditer(line)
+    return [int(n["part"]) / int(n["whole"]) if n["part"] else float(n["value"].replace(",", "")) for n in found]
 
 
 def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:
