@@ -519,7 +519,7 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
         plan = {"name": "evening", "common": common, "phases": phases, "metric": "reward", "idempotency_key": "k"}
         lines = (await agent.call("launch_sweep", dry_run=True, **plan))["plan"]
         assert lines[0].endswith("train.py --lr 0.1 --out '{run_id}'")
-        assert lines[-1].endswith("--out '{run_id}' --steps 7 (and the parameters of the best cell so far)")
+        assert lines[-1].endswith("train.py --out '{run_id}' --steps 7 (and the parameters of the best cell so far)")
         sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
         answers = await to_end(agent, sweep_id)
         assert [answer["reason"] for answer in answers][-1] == "ended"

@@ -172,6 +172,7 @@ def test_blueprints_are_cells() -> None:
         (None, {"cells": [{"text": "x" * 100_001}]}, "has a value of 100,001 characters; it may have 100,000"),
         (None, {"grid": {"a": list(range(50)), "b": list(range(50))}}, "2,500 cells"),
         (None, {"cells": [3]}, "list of objects"),
+        (None, {"cells": [{"lr": 0.1, "b": 1}], "grid": {"lr": [0.2]}}, "lr is set by a cell and by the grid"),
         (None, {"cells": [{"launch": {"colour": 1}}]}, "no argument 'colour'"),
         ({"command": "x", "name": "y"}, {"grid": {"a": [1]}}, "set by the sweep"),
         ({"command": "x", "code": "now or never"}, {"grid": {"a": [1]}}, "no argument 'code'"),

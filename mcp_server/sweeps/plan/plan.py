@@ -398,6 +398,9 @@ def _varying_names(grid: Mapping[str, Sequence[Any]] | None, cells: Sequence[Map
     if not all(isinstance(entry, Mapping) for entry in listed):
         raise BadArgument("cells", "must be a list of objects: parameter names with their values.")
     own = dict.fromkeys(name for entry in listed for name in entry if name != "launch")
+    if both := [name for name in own if name in (grid or {})]:
+        cause = f"{both[0]} is set by a cell and by the grid, each of whose points combines with each cell."
+        raise BadArgument("cells", cause, "Leave it out of one, or make the cells a phase of their own.")
     values = {name: {json.dumps(entry.get(name), default=str) for entry in listed} for name in own}
     return list(dict.fromkeys([*(name for name, seen in values.items() if len(seen) > 1), *names]))
 

@@ -108,7 +108,7 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
             for host in spec.hosts or [None]:
                 request = make_request(spec, begun, 1, host)
                 run = await rehearse(_make_patient(request), store.home, environ)
-                checked[cell.name] = run if begun is cell else _hide_chosen(run, request, make_request(spec, cell, 1))
+                checked[cell.name] = run if begun is cell else _hide_chosen(run, request, cell, spec)
         except RunwardError as error:
             if isinstance(error, MissingInput) and error.is_made and not is_of_first_phase(spec, cell):
                 continue  # it is checked once more when its phase begins
@@ -127,9 +127,12 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
     return PlannedSweep(spec, checked, warnings)
 
 
-def _hide_chosen(run: RunSpec, begun: LaunchRequest, planned: LaunchRequest) -> RunSpec:
-    """Return the run of a cell without the values of what is chosen when it begins."""
-    params = {name: value for name, value in run.params.items() if name in planned.params}
+def _hide_chosen(run: RunSpec, begun: LaunchRequest, cell: Cell, spec: SweepSpec) -> RunSpec:
+    """Return the run of a cell without the values of what is chosen when it begins: other cells may have others."""
+    planned = make_request(spec, cell, 1)
+    known = {name for name, value in planned.params.items() if begun.params.get(name) == value}
+    known -= {name for each in spec.cells for name, value in each.params.items() if planned.params.get(name) != value}
+    params = {name: value for name, value in run.params.items() if name in known or name in cell.params}
     command = run.command if begun.command == planned.command else planned.command
     return replace(run, params=params, command=command or run.command)
 
