@@ -7,6 +7,7 @@ import pytest
 
 import mcp_server
 from mcp_server.diagnosis.advice import message_values
+from mcp_server.diagnosis.advice.blocks import choose
 from mcp_server.text.rows import read_blocks, read_patterns
 
 ROOT = Path(mcp_server.__file__).parent
@@ -61,11 +62,14 @@ def test_the_patterns_of_a_module_are_those_that_it_uses(file: str) -> None:
         assert used == {name.partition(".")[2] for name in named if name.startswith(f"{module}.")}, module
 
 
+@pytest.mark.parametrize("block", [dict(block) for block in read_blocks("diagnosis/advice/choices")])
+def test_words_of_a_table_are_chosen_on_their_own_line(block: dict[str, str]) -> None:
+    assert choose(block["sort"], block["seen"]) == block["say"]
+    assert choose(block["sort"], "The weather is fine") == ""
+
+
 @pytest.mark.parametrize("block", [dict(block) for block in read_blocks("diagnosis/advice/shapes")])
 def test_a_block_of_shapes_wins_on_its_own_line(block: dict[str, str]) -> None:
-    if block["sort"] == "weight":
-        assert next(say for line, say in message_values._BY_NAME if re.search(line, block["seen"])) == block["say"]
-        return
     patterns = message_values._SAVED if block["sort"] == "saved" else message_values._OPERANDS
     won = next(pattern for pattern in patterns if pattern.search(block["seen"]))
     assert won.pattern == block["line"].replace("{shape}", message_values._SHAPE)

@@ -18,18 +18,17 @@ from mcp_server.text.rows import Block, read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "blocks")
 
-
 ADVICE_CHARS = 160
 _SENTENCE = re.compile(r"(?:\b[^\W\d][\w-]* ){3}[^\W\d]\w|[\w)][.!?:] +\w")  # and no name, list or path
 _LEAST_CHARS = 16  # of what a sentence quotes
 _THERE = "there"  # the last resort: it names no place
 _NOWHERE = ""  # no line of the user's own code is known
 AGAIN = "launch_run again"
-_TYPED = compile_lazily(r"[\w.:=+-]+")  # a name, class or option that is typed as it is: no part of it is of use
 _FILLED = compile_lazily(r"\{(\d|at)\}")
 _PART = compile_lazily(r"\{([a-z_]+)\}")
 _SAME = {"True": "(?:[Tt]rue|1)", "true": "(?:[Tt]rue|1)", "False": "(?:[Ff]alse|0)", "false": "(?:[Ff]alse|0)"}
 _ON = "(?:[Tt]rue|1|yes|on)"
+_CHOICES = [dict(block) for block in read_blocks("diagnosis/advice/choices")]
 _COMMAND = r"^(?:\+ |\$ |[^\n]{0,200}\b(?:python[\d.]*|torchrun|accelerate launch|deepspeed|vllm serve|srun) )"
 
 
@@ -112,6 +111,12 @@ class Advice(NamedTuple):
         return compose(_quote_sentences(self.say, parts), parts, scene, self.action, then=self.then)
 
 
+def choose(sort: str, text: str) -> str:
+    """Return the words of the first block of `choices.rows`, of that sort, whose line ``text`` shows. Or nothing."""
+    found = (one["say"] for one in _CHOICES if one["sort"] == sort and compile_once(one["line"]).search(text))
+    return next(found, "")
+
+
 def read_advice(name: str) -> tuple[Advice, ...]:
     """Return the blocks of a file below `advice/`, in their order: the first that applies wins."""
     return tuple(map(read_block, read_blocks(f"diagnosis/advice/{name}")))
@@ -120,18 +125,10 @@ def read_advice(name: str) -> tuple[Advice, ...]:
 def read_block(block: Block) -> Advice:
     """Return the advice of one block."""
     fields = dict(block)
-    return Advice(
-        tuple(fields.get("kinds", "").split()),
-        fields.get("line", ""),
-        fields.get("text", ""),
-        fields.get("near", ""),
-        fields.get("log", ""),
-        fields.get("not", ""),
-        fields.get("do", "stop"),
-        fields.get("say", ""),
-        fields.get("then", ""),
-        "\n".join(value for key, value in block if key == "seen"),
-    )
+    keys = zip(Advice._fields[1:], ("line", "text", "near", "log", "not", "do", "say", "then"))
+    known = {name: fields[key] for name, key in keys if key in fields}
+    seen = "\n".join(value for key, value in block if key == "seen")
+    return Advice(kinds=tuple(fields.get("kinds", "").split()), seen=seen, **known)
 
 
 def compose(say: str, parts: Sequence[str], scene: Scene, action: str = "stop", *, then: str = "") -> NextStep | None:
@@ -227,7 +224,7 @@ def _cut_words(part: str, cut: int) -> str:
 
 
 def _is_typed(part: str) -> bool:
-    return bool(_TYPED.fullmatch(part)) and len(part) <= ADVICE_CHARS
+    return bool(_RX.typed.fullmatch(part)) and len(part) <= ADVICE_CHARS
 
 
 def word_parts(say: str, log: str) -> str:

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import re
 
-from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
-from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_blocks, read_patterns
+from mcp_server.diagnosis.advice.blocks import NextStep, Scene, choose, compose, correct
+from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "message_figures")
 
 _UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
 _LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB
 _LEAST_UNUSED = 0.1  # of the GPU: less would not have made the difference for long
-# What PhysX calls its buffers, and Isaac's settings for them.
-_PHYSX_NAMES = {
-    "patch buffer": "max_rigid_patch_count",
-    "contact buffer": "max_rigid_contact_count",
-    "collision stack": "collision_stack_size",
-    "heap": "heap_capacity",
-    "temp buffer": "temp_buffer_capacity",
-}
-_IN_PIECES = compile_lazily(r"expandable_segments:\s*True")
 
 
 def read_figures(scene: Scene) -> NextStep | None:
@@ -37,7 +27,7 @@ def read_figures(scene: Scene) -> NextStep | None:
             scene,
         )
     if capacity := _RX.capacity.search(scene.line) or _RX.overflow.search(scene.line):
-        name, size = _PHYSX_NAMES.get(capacity[1].lower(), ""), 1 << int(capacity[2]).bit_length()
+        name, size = choose("buffer", capacity[1]), 1 << int(capacity[2]).bit_length()
         name = name or re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", capacity[1]).replace(" ", "_")
         setting = f"sim.physx.gpu_{name.removeprefix('gpu_')}"
         return correct("Set {0} to {1} or more, or lower num_envs", [setting, str(size)], scene)
@@ -73,7 +63,7 @@ def _read_memory(scene: Scene) -> NextStep | None:
         unused = own - allocated
     if unused is None or unused < _LEAST_UNUSED * total:
         return None
-    if unused + free >= request and not _IN_PIECES.search(scene.log):
+    if unused + free >= request and not _RX.in_pieces.search(scene.log):
         return compose(
             "{0} GiB are reserved in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in env; if it "
             "recurs, use a smaller batch.",
@@ -98,10 +88,7 @@ def _size(match: re.Match[str], group: int) -> float:
 
 # --- collectives that timed out
 
-_COUNTER = compile_lazily(r"\b\d+ ?/ ?\d+\b")
 _LAST_LINES = 3  # of ordinary output before the ranks time out
-_SETTINGS = [(one["shown"], one["name"]) for one in map(dict, read_blocks("diagnosis/advice/timeouts"))]
-_ANY_SETTING = "init_process_group(timeout=)"
 
 
 def explain_timeout(scene: Scene) -> NextStep | None:
@@ -117,7 +104,7 @@ def explain_timeout(scene: Scene) -> NextStep | None:
         return compose(advice, parts, scene)
     if not (work := _find_work(scene.log)):
         return None
-    setting = next((name for pattern, name in _SETTINGS if re.search(pattern, scene.log)), _ANY_SETTING)
+    setting = choose("timeout", scene.log) or "init_process_group(timeout=)"
     advice = (
         "One rank was still at work ({0}) while the others waited: raise the timeout ({1}), or do that on all ranks or "
         "before."
@@ -133,10 +120,12 @@ def _find_work(log: str) -> str:
         return ""
     own = [(n, line) for n, line in enumerate(lines) if line.strip() and not _RX.of_the_failure.search(line)]
     before = [line for n, line in own if n < first][-_LAST_LINES:]
-    drawn = {counter for line in before for counter in _COUNTER.findall(line)}  # a bar is drawn again as it is closed
+    drawn = {
+        counter for line in before for counter in _RX.counter.findall(line)
+    }  # a bar is drawn again as it is closed
     begun = next(filter(None, map(_RX.works.search, reversed(before))), None)
     for line in (line for n, line in own if n > first and _RX.progress.search(line)):
-        if not drawn & set(_COUNTER.findall(line)):
+        if not drawn & set(_RX.counter.findall(line)):
             said = _RX.works.search(line) or begun
             return said[1].strip(" (").lower() if said else "its output goes on"
     return begun[1].strip(" (").lower() if begun else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mcp_server.diagnosis.advice.blocks import NextStep, Scene, compose, correct
+from mcp_server.diagnosis.advice.blocks import NextStep, Scene, choose, compose, correct
+from mcp_server.diagnosis.failure.kinds import OF_PROGRAM
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 
@@ -19,14 +20,12 @@ _SAVED, _OPERANDS = (
     [compile_lazily(one["line"].replace("{shape}", _SHAPE)) for one in _BLOCKS if one["sort"] == sort]
     for sort in ("saved", "operands")
 )
-_BY_NAME = [(one["line"], one["say"]) for one in _BLOCKS if one["sort"] == "weight"]
 _EXPECTED = compile_lazily(rf"(?:[Ww]eight expects shape|Requested shape:) {_SHAPE}")
-_KINDS = frozenset({"python_error", "data_error", "config_error"})
 
 
 def explain_shapes(scene: Scene) -> NextStep | None:
     """Return which dimension of the shapes in ``scene`` differs and what it usually is, or None."""
-    if scene.kind not in _KINDS:
+    if scene.kind not in OF_PROGRAM:
         return None
     text = scene.message or scene.line
     if _RX.known.search(text):
@@ -73,7 +72,7 @@ def _compare_saved(scene: Scene, text: str) -> NextStep | None:
 
 def _name_dimension(key: str, places: Sequence[int]) -> str:
     """Return what the dimension ``places`` of the weight ``key`` usually is."""
-    by_name = next((what for pattern, what in _BY_NAME if re.search(pattern, key)), "")
+    by_name = choose("weight", key)
     if by_name and not (len(places) > 1 and "vocabulary" in by_name):
         return by_name
     if _RX.actor.search(key) and len(places) == 1:
@@ -111,7 +110,6 @@ def _compare_operands(scene: Scene, text: str) -> NextStep | None:
 # --- keys of checkpoints
 
 _STATE_KEY = compile_lazily(r"[\w.-]{3,200}")
-_QUOTED_KEY = compile_lazily(r"['\"]([\w.-]{1,200})['\"]")
 _MOST_KEYS = 40
 
 
@@ -132,7 +130,7 @@ def compare_keys(scene: Scene) -> NextStep | None:
 def _read_keys(text: str) -> tuple[list[str], list[str]]:
     found: dict[str, list[str]] = {"missing": [], "unexpected": []}
     for match in _RX.lists.finditer(text):
-        keys = _QUOTED_KEY.findall(match[2]) or [key for key in _STATE_KEY.findall(match[2]) if "." in key]
+        keys = _RX.quoted_key.findall(match[2]) or [key for key in _STATE_KEY.findall(match[2]) if "." in key]
         found[match[1].lower()] += keys[:_MOST_KEYS]
     return found["missing"], found["unexpected"]
 
@@ -160,8 +158,6 @@ def _common_end(one: str, other: str) -> str:
 
 _OPERAND = r"[\w.]{1,60}(?:\[[^\[\]]{1,40}\])?"
 
-
-_SETTING_KEY = compile_lazily(r"['\"](\w+)['\"]|\.(\w+)")
 _ENVIRONMENT_IS_NONE = "{0} is None or empty{ at}: give it in config.environment(env_config={...})"
 _SETTING_IS_NONE = "{0} is None{ at}: give that setting a value (with what the code reads in it)"
 
@@ -174,7 +170,7 @@ def explain_empty_setting(scene: Scene) -> NextStep | None:
     found = list(_RX.keys.finditer(scene.source))
     if len(found) != 1 or not _is_used(scene.source, found[0], empty["name"]):
         return None
-    names = [one or other for one, other in _SETTING_KEY.findall(found[0]["keys"])]
+    names = [one or other for one, other in _RX.setting_key.findall(found[0]["keys"])]
     last = empty["name"] or names[-1]
     path = names[: names.index(last)] if last in names else names
     owner = found[0]["owner"]
@@ -220,18 +216,10 @@ def explain_none(scene: Scene) -> NextStep | None:
 
 # --- records of the data
 
-# What a record without a value, or with an empty one, raises, and what to say of it.
-_WRONG_RECORD = (
-    (compile_lazily(r"'NoneType' object|NoneType has no"), "gave None"),
-    (compile_lazily(r"IndexError|index out of range|out of bounds"), "is shorter than the others"),
-    (compile_lazily(r"unpack"), "has another number of values"),
-    (compile_lazily(r"^(?:ValueError|TypeError|AttributeError|ZeroDivisionError)\b"), "is not like the others"),
-)
-
 
 def explain_record(scene: Scene) -> NextStep | None:
     """Return the step where the log shows that the same code had worked for earlier records, or None."""
-    if not scene.record or scene.inside or scene.kind not in _KINDS:
+    if not scene.record or scene.inside or scene.kind not in OF_PROGRAM:
         return None
     if key := _RX.missing_key.search(scene.line):
         if re.search(r"\[[^\W\d][\w.]*\]", scene.source):  # by a value: the table or the record is wrong
@@ -245,7 +233,7 @@ def explain_record(scene: Scene) -> NextStep | None:
             )
         return compose(say, [key[1].strip()], scene)
     if scene.record == "data":
-        said = next((words for pattern, words in _WRONG_RECORD if pattern.search(scene.line)), "")
+        said = choose("record", scene.line)
         say = "One record {0}, after many that worked: print its index{ at}, then drop or skip such records."
         return compose(say, [said], scene) if said else None
     return None

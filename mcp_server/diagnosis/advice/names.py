@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from mcp_server.diagnosis.advice.blocks import ADVICE_CHARS, AGAIN, NextStep, Scene, compose, correct, is_installed
+from mcp_server.diagnosis.failure.kinds import OF_PROGRAM
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_blocks, read_patterns
 
@@ -16,8 +17,7 @@ _RX = read_patterns("diagnosis/advice/patterns", "names")
 # --- a wrong value beside the right ones
 
 _ITEM = compile_lazily(r"[^\s'\"`,()\[\]{}|]+")
-_QUOTED_ITEM = compile_lazily(r"['\"`]([^'\"`\n]{1,80})['\"`]")
-_LEAST_LIKENESS = 0.78
+_LEAST_LIKENESS = 0.75
 _LEAST_ITEMS = (1, 2)  # in brackets, in parentheses
 _MOST_SHOWN = 70
 _MOST_ITEMS = 200
@@ -29,7 +29,7 @@ def suggest_choice(scene: Scene) -> NextStep | None:
     listed = _RX.list.search(text)
     if listed is None:
         return None
-    items = (_QUOTED_ITEM.findall(listed[1]) or _ITEM.findall(listed[1]))[:_MOST_ITEMS]
+    items = (_RX.quoted_item.findall(listed[1]) or _ITEM.findall(listed[1]))[:_MOST_ITEMS]
     outside = f"{text[: listed.start(1)]} {text[listed.end(1) :]}"
     wrong = next((next(filter(None, match.groups())) for match in _RX.wrong.finditer(outside)), "")
     if len(items) < _LEAST_ITEMS[listed[1][0] == "("] or not wrong or wrong in items:
@@ -83,21 +83,15 @@ def name_unknown(scene: Scene) -> NextStep | None:
 
 # --- a remedy that the message names itself
 
-_NEAREST = compile_lazily(r"(?i)\bclosest match\w*:? ['\"`\[]*([\w./-]{1,60})")
-_SENTENCES = compile_lazily(r"(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)(?<!\betc\.)(?<!\bvs\.)\s+|\n+")
-_OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
 _DEED, _DEMAND, _NAMED = 3, 2, 2
-_CODE_OF_ANSWER = compile_lazily(r"^Error code: \d{3}: ")
 _HEAD = 'The error says: "'
 _LEAST_CHARS, _CODE = 15, compile_lazily(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
-_OPTION = compile_lazily(r"(?<![\w-])--?[A-Za-z][\w-]+")
-_LEAST_LIKENESS = 0.75
 
 
 def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
     """Return the remedy that a message names: what to do, else what must be true. ``least_rate``: 5 with a setting."""
     text = _RX.aside.sub("", _RX.exception.sub("", scene.message or scene.line, count=1))
-    parts = [part.strip(" \t-*•>│|║╔╚═╗╝├╰─▶") for part in _SENTENCES.split(text)]
+    parts = [part.strip(" \t-*•>│|║╔╚═╗╝├╰─▶") for part in _RX.ends_sentence.split(text)]
     parts = [part for part in parts if part and not part.startswith("```")]
     for n, part in enumerate(parts[:-1]):
         if part.endswith(":"):  # what it announces is in the next line
@@ -114,7 +108,7 @@ def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
 
 def suggest_setting(scene: Scene) -> NextStep | None:
     """Return the sentence of the message that says which setting to change, or None."""
-    return find_remedy(scene, _DEED + _NAMED) if scene.kind in _OWN_ERRORS else None
+    return find_remedy(scene, _DEED + _NAMED) if scene.kind in OF_PROGRAM else None
 
 
 def _rate(sentence: str) -> int:
@@ -125,7 +119,7 @@ def _rate(sentence: str) -> int:
 
 def suggest_name(scene: Scene) -> NextStep | None:
     """Return the name that the message suggests in place of a wrong one, or None."""
-    suggested = _RX.suggests.search(scene.message) or _NEAREST.search(scene.message)
+    suggested = _RX.suggests.search(scene.message) or _RX.nearest.search(scene.message)
     if not suggested:
         return None
     return correct("The error suggests {0}: use that name{ at}", [suggested[1].rstrip(".")], scene)
@@ -137,7 +131,7 @@ def suggest_option(scene: Scene) -> NextStep | None:
     if match is None or "usage:" not in near.lower() or _RX.suggests.search(scene.message):
         return None
     usage = near[near.lower().rfind("usage:") :].partition("error:")[0]
-    printed = [option for option in _OPTION.findall(usage) if option != match[1]]
+    printed = [option for option in _RX.option.findall(usage) if option != match[1]]
     options = {option.strip("-").replace("-", "_"): option for option in printed}
     name = match[1].strip("-").replace("-", "_")
     nearest = difflib.get_close_matches(name, options, n=1, cutoff=_LEAST_LIKENESS)
@@ -148,7 +142,7 @@ def suggest_option(scene: Scene) -> NextStep | None:
 
 def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
     """Return the step that quotes what the error says. ``places``: where to make true what must be."""
-    remedy = _CODE_OF_ANSWER.sub("", remedy.replace(";", ",").replace('"', "'"))  # nothing in it ends the quotation
+    remedy = _RX.code_of_answer.sub("", remedy.replace(";", ",").replace('"', "'"))  # nothing in it ends the quotation
     if remedy.startswith("(") and remedy.endswith(")"):
         remedy = remedy[1:-1]
     said = f'{_HEAD}{remedy}"'
@@ -164,13 +158,11 @@ def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
 
 # --- a value that the command gives
 
-_OF_SETTINGS = frozenset({"python_error", "config_error", "data_error"})
-
 
 def find_argument(scene: Scene) -> NextStep | None:
     """Return the option of the command whose value the message names: that is to be corrected, and no source file."""
     command = scene.log.partition("\n")[0]
-    if not command or scene.kind not in _OF_SETTINGS:
+    if not command or scene.kind not in OF_PROGRAM:
         return None
     for quoted in _RX.quoted.finditer(scene.line):
         value = next(filter(None, quoted.groups()))
@@ -182,8 +174,6 @@ def find_argument(scene: Scene) -> NextStep | None:
 
 
 # --- names and packages of other versions
-
-_PACKAGE = compile_lazily(r"[\w-]<\d|==\d|^an? (?:newer|older) ")
 
 
 def name_today(scene: Scene) -> NextStep | None:
@@ -197,7 +187,7 @@ def name_today(scene: Scene) -> NextStep | None:
     if match := _RX.no_attribute.search(line):
         owner, name = (match[1], match[2]) if match[1] else (match[4], match[3])
         for _, successor in _read_renames("name").get(f"{owner}.{name}", ()):
-            if _PACKAGE.search(successor):
+            if _RX.package.search(successor):
                 return correct("{0} has no {1} any more: install {2}", [owner, name, successor], scene)
             say = "{0} has no {1} any more: use {2}{ at}, or an older version of the package."
             return compose(say, [owner, name, successor], scene)

@@ -18,44 +18,15 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from mcp_server.diagnosis.advice import FILES, GENERAL, INSIDE, LAST, SPECIAL, WRAPPED
-from mcp_server.diagnosis.advice.blocks import (
-    Advice,
-    NextStep,
-    Scene,
-    compose,
-    correct,
-    is_set_already,
-    read_advice,
-    read_block,
-)
-from mcp_server.diagnosis.advice.message_figures import explain_divisor, explain_timeout, read_figures
-from mcp_server.diagnosis.advice.message_values import (
-    compare_keys,
-    explain_empty_setting,
-    explain_none,
-    explain_record,
-    explain_service,
-    explain_shapes,
-)
-from mcp_server.diagnosis.advice.names import (
-    explain_other_python,
-    find_argument,
-    find_remedy,
-    name_today,
-    name_unknown,
-    suggest_choice,
-    suggest_metric,
-    suggest_name,
-    suggest_option,
-    suggest_setting,
-)
+from mcp_server.diagnosis.advice import FILES, GENERAL, INSIDE, LAST, SPECIAL, WRAPPED, blocks, names
+from mcp_server.diagnosis.advice import message_figures as figures
+from mcp_server.diagnosis.advice import message_values as values
+from mcp_server.diagnosis.advice.blocks import Advice, NextStep, Scene, compose, correct
 from mcp_server.diagnosis.failure.statements import name_fault
 from mcp_server.text.formatting import format_size
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/advice/patterns", "next_action")
-
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 500, 3_000, 8_000
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
@@ -68,33 +39,34 @@ _DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
 
 
 @cache
-def read_files(names: tuple[str, ...] = FILES) -> tuple[Advice, ...]:
-    """Return the blocks of these files, in their order."""
-    return tuple(chain.from_iterable(map(read_advice, names)))
+def read_files(files: tuple[str, ...] = FILES) -> tuple[Advice, ...]:
+    """Return the blocks of these files, in their order: the first that applies wins."""
+    return tuple(chain.from_iterable(map(blocks.read_advice, files)))
 
 
-def _propose_from(names: tuple[str, ...]) -> Iterator[_Proposer]:
-    for advice in read_files(names):
+def _propose_from(files: tuple[str, ...]) -> Iterator[_Proposer]:
+    for advice in read_files(files):
         yield advice.propose
 
 
 def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
-    yield from (check_host, read_figures, explain_timeout, explain_other_python)
+    yield from (check_host, figures.read_figures, figures.explain_timeout, names.explain_other_python)
     if is_error:
-        yield from (explain_none, explain_empty_setting, explain_divisor, suggest_metric)
+        yield from (values.explain_none, values.explain_empty_setting, figures.explain_divisor, names.suggest_metric)
         yield from _propose_from(WRAPPED)
-        yield from (compare_keys, name_today)
+        yield from (values.compare_keys, names.name_today)
     yield from _propose_from(SPECIAL)
     if is_error:
-        yield from (suggest_option, suggest_choice, suggest_name, find_argument, suggest_setting, explain_shapes)
-    yield explain_service
+        yield from (names.suggest_option, names.suggest_choice, names.suggest_name, names.find_argument)
+        yield from (names.suggest_setting, values.explain_shapes)
+    yield values.explain_service
     yield from _propose_from(GENERAL)
     if is_error:
-        yield name_unknown
+        yield names.name_unknown
 
 
 def _order_last(*, is_inside: bool) -> Iterator[_Proposer]:
-    yield from (find_remedy, explain_record)
+    yield from (names.find_remedy, values.explain_record)
     yield from _propose_from(INSIDE if is_inside else LAST)  # what is wrong inside a library is not corrected there
 
 
@@ -108,11 +80,11 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     default = defaults.get(f"{scene.kind} {fault}") or defaults[scene.kind]
     for propose in _order_proposers(is_error=default.action == "stop"):
         step = propose(scene)
-        if step and retryable in (None, step.retryable) and not is_set_already(step.advice, scene.log):
+        if step and retryable in (None, step.retryable) and not blocks.is_set_already(step.advice, scene.log):
             return step
     if default.action == "stop" or scene.kind == "other":
         for propose in _order_last(is_inside=bool(scene.inside)):
-            if (step := propose(scene)) and not is_set_already(step.advice, scene.log):
+            if (step := propose(scene)) and not blocks.is_set_already(step.advice, scene.log):
                 return step
     if retryable is False and default.action != "stop":
         return NextStep(False, "stop", _STOPPED)
@@ -132,7 +104,7 @@ def _compose_default(default: Advice, scene: Scene) -> NextStep:
 
 @cache
 def _read_defaults(name: str) -> dict[str, Advice]:
-    return {block[0][1]: read_block(block) for block in read_blocks(f"diagnosis/advice/{name}")}
+    return {block[0][1]: blocks.read_block(block) for block in read_blocks(f"diagnosis/advice/{name}")}
 
 
 def check_host(scene: Scene) -> NextStep | None:

@@ -13,9 +13,10 @@ from itertools import chain
 
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
+from mcp_server.diagnosis.failure.kinds import HARD, VAGUE
 from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily, compile_once
+from mcp_server.text.regex import compile_once
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "cause_ranking")
@@ -27,10 +28,7 @@ _NEAR_LINES = 1_000  # searched for launchers of several processes
 _DETAIL_LINES = 60  # searched for the specific line of a general message
 
 # Kinds that a later, vaguer exception of the same chain does not replace.
-_HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
-_VAGUE = frozenset({"python_error", "other"})
-_NODE = compile_lazily(r"\s*\[\[\{\{node")
-_REPRESENTED = compile_lazily(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
+_HARD = HARD | {"divergence", "killed"}
 _CALL_LINES, _REPORT_LINES = 4, 2
 _BY_TEXT = "by text"  # the explaining line decides the kind
 _GENERAL = [dict(block) for block in read_blocks("diagnosis/failure/general")]
@@ -75,10 +73,10 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
     if not multi_process:
         child = next((one for one in causes if one.child), None)
         chosen = child or causes[-1]
-        if chosen.kind in {"cuda_error", "oom_host", *_VAGUE}:
+        if chosen.kind in {"cuda_error", "oom_host", *VAGUE}:
             chosen = next((one for one in causes if _RX.physx_memory.match(one.text)), chosen)
         return _find_first_report(causes, chosen)
-    if causes[0].kind in _VAGUE and not causes[0].tag:
+    if causes[0].kind in VAGUE and not causes[0].tag:
         causes = [one for one in causes if one.child] or causes  # the actor's error caused the driver's
     rank = next((m[1] for line in reversed(lines[-400:]) if (m := _RX.root_rank.search(line.text[:200]))), None)
     alike = [one for one in causes if one.kind == causes[0].kind]
@@ -144,10 +142,10 @@ def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]
     for one in candidates:
         if one.chained and joined and one.weight <= Weight.OWN:
             before = joined[-1]
-            vaguer = one.kind in _VAGUE or one.weight < before.weight
-            hard = before.kind in _HARD or (one.chained == "cause" and before.kind not in _VAGUE)
+            vaguer = one.kind in VAGUE or one.weight < before.weight
+            hard = before.kind in _HARD or (one.chained == "cause" and before.kind not in VAGUE)
             if before.weight > Weight.HINT and (_RX.empty_wrapper.match(one.text) or _RX.second_reader.match(one.text)):
-                kind = one.kind if before.kind in _VAGUE else before.kind
+                kind = one.kind if before.kind in VAGUE else before.kind
                 joined[-1] = replace(before, sure=before.sure or one.sure, kind=kind)
                 continue
             if before.weight > Weight.HINT and vaguer and (hard or one.weight < before.weight):
@@ -188,7 +186,7 @@ def _list_texts(lines: Sequence[Line], first: int, last: int) -> Iterator[tuple[
 
 def _inner_exception(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     for at, text in _list_texts(lines, evidence.at, evidence.at + _CALL_LINES):
-        match = _REPRESENTED.match(text.strip())
+        match = _RX.represented.match(text.strip())
         name = match["name"].rpartition(".")[2] if match else ""
         if match and tracebacks.match_exception(f"{name}: x", after_frames=True):
             kind = exception_kind(name, f"{name}: {match['args']}")
@@ -202,7 +200,7 @@ def _detail_of_graph(lines: Sequence[Line], evidence: FailureEvidence) -> Failur
         kind = None if tracebacks.is_frame(text) or text[:1].isspace() else match_error_kind(text)
         if kind:
             return replace(evidence, at=at, end=at, kind=kind, text=text)
-        if _NODE.match(text) and at > evidence.at + 1:
+        if _RX.node.match(text) and at > evidence.at + 1:
             return replace(evidence, at=at - 1, end=at, text=tracebacks.strip_prefixes(lines[at - 1].text).text)
     return None
 

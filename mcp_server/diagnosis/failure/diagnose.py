@@ -11,7 +11,6 @@ from mcp_server.diagnosis.failure import kinds, last_lines, log_shapes, ordinary
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "diagnose")
@@ -30,18 +29,6 @@ _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
 _SHELL_CODES = {126: "not_executable", 127: "not_found"}  # of a shell that could not start a program
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance": "other"}
 _WATCH = "runward watch: "
-# What ssh itself prints when a session that has begun breaks off, and `runward watch` at an end that it cannot know.
-# Refused connections are none: nothing has begun.
-_LOST_SESSION = compile_lazily(
-    r"(?:Shared connection|Connection) to (?P<host>\S+) (?:closed by remote host|closed\.?$)"
-    r"|client_loop: send disconnect: "
-    r"|(?:packet_write_wait|packet_write_poll|ssh_dispatch_run_fatal): Connection to (?P<address>\S+)"
-    r"|Timeout, server (?P<server>\S+) not responding"
-    r"|Read from (?:remote host|socket) ?(?P<peer>[^\s:]*).{0,20}: (?:Connection (?:reset|timed)|Operation timed)"
-    r"|mux_client_\w+: .{0,60}(?:failed|closed)|Write failed: Broken pipe"
-    r"|Connection (?:closed|reset) by (?P<closer>\S+) port \d+|Killed by signal \d+\.$"
-    rf"|{_WATCH}(?P<session>session .+): how its program ended is unknown$"
-)
 _LINES_OF_SSH = 6
 _LAST_WORDS = 3  # lines at the end, the one that gives up among them
 _MAY_BE_NAN = frozenset({"python_error", "data_error"})
@@ -147,12 +134,12 @@ def find_lost_session(lines: Sequence[Line]) -> Line | None:
     last = [line for line in lines[-50:] if line.text.strip()][-_LINES_OF_SSH:]
     if any(_RX.not_begun.search(line.text[:_FIRST_CHARS]) for line in last):
         return None
-    return next((line for line in last if _LOST_SESSION.match(line.text.strip()[:_FIRST_CHARS])), None)
+    return next((line for line in last if _RX.lost_session.match(line.text.strip()[:_FIRST_CHARS])), None)
 
 
 def _build_lost(kind: str, line: Line, case: str) -> Diagnosis:
     text = line.text.strip()
-    match = _LOST_SESSION.match(text)
+    match = _RX.lost_session.match(text)
     host = next(filter(None, match.groupdict().values() if match else ()), "the far side").rstrip(".")
     return _with_advice(Diagnosis(kind, text, line.number, False, "stop", "", far_side=host), case)
 

@@ -8,12 +8,11 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from mcp_server.diagnosis.failure import statements, tracebacks
+from mcp_server.diagnosis.failure import kinds, statements, tracebacks
 from mcp_server.diagnosis.failure.statements import TEXT_CHARS, Weight, exception_kind, is_sure_type, match_error_kind
 from mcp_server.diagnosis.failure.tracebacks import RaisedException
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_patterns, read_words
 
 _RX = read_patterns("diagnosis/failure/patterns", "evidence")
 
@@ -22,31 +21,13 @@ _MAX_LINES_PER_WORD = 2_000
 _MAX_TRACEBACKS = 300
 _MAX_CANDIDATES = 20_000
 _MAX_BARE = 300  # exceptions without a traceback
-_EXCEPTION_WORDS = ("Error", "Exception", "Interrupt", "exc.", ".Empty", "Unsupported", "Exit", "Expired", "NotFound")
 _HEADER_WORD = "Traceback (most recent"
+_NAMES = read_words("diagnosis/failure/words")
+_ECHOES, _EXCEPTION_WORDS = frozenset(_NAMES["echo"]), _NAMES["part"]
 
-_THREAD = compile_lazily(r"(?:Exception|Unhandled exception) in thread ")
-
-# Exceptions that report a failure elsewhere.
-_ECHO_TYPES = frozenset(
-    """ChildFailedError CalledProcessError ProcessRaisedException ProcessExitedException RayTaskError TuneError
-    EngineDeadError AsyncEngineDeadError BrokenPipeError SystemExit BrokenProcessPool TerminatedWorkerError
-    ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError
-    PapermillExecutionError CellExecutionError""".split()  # noqa: SIM905 - a list of words
-)
-_PIPE_TYPES = frozenset(
-    {"EOFError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "OSError"}
-)
 _ANNOUNCED_LINES = 4
-_HARD = frozenset("oom_gpu oom_host cuda_error disk_full divergence auth_error network_error nccl_error".split())  # noqa: SIM905
-_KINDS_BY_SIGNAL = {
-    "": "killed",
-    "Killed": "oom_host",
-    "Terminated": "killed",
-    "Interrupt": "killed",
-    "Hangup": "killed",
-}
-_NAN = compile_lazily(r"(?i)\bnan\b")
+_HARD = kinds.HARD - {"port_conflict"} | {"divergence", "auth_error", "network_error", "nccl_error"}
+_ENDED = ("", "Terminated", "Interrupt", "Hangup")  # by somebody
 _HELD_LINES = 300  # frames of a remote task
 _BOX_LINES = 400
 _PANIC_LINES = 6
@@ -72,8 +53,9 @@ class FailureEvidence:
     thread: bool = False  # ended a thread; the process went on
 
 
-def hint_at(at: int, kind: str, text: str, tag: str) -> FailureEvidence:
+def hint_at(lines: Sequence[Line], at: int, kind: str) -> FailureEvidence:
     """Return the evidence of one line that mentions an error and proves nothing."""
+    tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
     return FailureEvidence(at, at, at, Weight.HINT, kind, text, tag, sure=False)
 
 
@@ -176,7 +158,7 @@ def _read_held_exception(lines: Sequence[Line], raised: RaisedException) -> Rais
             return replace(raised, end=at, name=held["name"], text=text.strip(), frames=tuple(frames) or raised.frames)
         elif tracebacks.is_header(text):
             break
-    return replace(raised, name=held["name"]) if held["name"] not in _ECHO_TYPES else raised
+    return replace(raised, name=held["name"]) if held["name"] not in _ECHOES else raised
 
 
 def _find_candidates(lines: Sequence[Line]) -> list[int]:
@@ -243,13 +225,13 @@ def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> Failure
     launcher = any(_RX.launcher.search(file) for file in files[-6:])
     return FailureEvidence(
         raised.start, raised.end, raised.end, weight, kind, raised.text, raised.tag, sure or child, raised.chained,
-        raised.frames, child, launcher, bool(_THREAD.match(raised.context)),
+        raised.frames, child, launcher, bool(_RX.thread.match(raised.context)),
     )  # fmt: skip
 
 
 def _complete_message(lines: Sequence[Line], raised: RaisedException) -> RaisedException:
     """Return ``raised`` with what the next line says, where its own line only announces it."""
-    if raised.name in _ECHO_TYPES or not raised.text.rstrip().endswith(":"):
+    if raised.name in _ECHOES or not raised.text.rstrip().endswith(":"):
         return raised
     for at in range(raised.end + 1, min(raised.end + _ANNOUNCED_LINES, len(lines))):
         tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
@@ -272,7 +254,8 @@ def _is_survived(raised: RaisedException) -> bool:
 def _kind_of_exception(lines: Sequence[Line], raised: RaisedException, files: Sequence[str]) -> str:
     text = raised.text[:TEXT_CHARS]
     if signal_match := _RX.by_signal.search(text):
-        return _KINDS_BY_SIGNAL.get(signal_match[1] or "", "segfault")
+        by = signal_match[1] or ""
+        return "oom_host" if by == "Killed" else "killed" if by in _ENDED else "segfault"
     kind = exception_kind(raised.name, text)
     if kind in {"python_error", "nccl_error"} and not is_sure_type(raised.name):
         kind = _kind_from_next_lines(lines, raised, kind)
@@ -295,17 +278,17 @@ def _kind_from_next_lines(lines: Sequence[Line], raised: RaisedException, kind: 
         next_kind = match_error_kind(text) if not text.lstrip().startswith("File ") else None
         if next_kind == "oom_gpu" or (next_kind in _HARD and kind != "nccl_error"):
             return next_kind
-    if "invalid values" in raised.text and any(_NAN.search(text) for text in texts):
+    if "invalid values" in raised.text and any(_RX.nan.search(text) for text in texts):
         return "divergence"
     return kind
 
 
 def _weight_of_exception(raised: RaisedException, kind: str, files: Sequence[str]) -> Weight:
     """Return how much an exception proves: the cause itself, lost peers, a stop, or an echo."""
-    if kind == "killed" and raised.name not in _ECHO_TYPES:
+    if kind == "killed" and raised.name not in _ECHOES:
         return Weight.STOPPED
-    if raised.name in _ECHO_TYPES or _RX.echo_text.search(raised.text[:TEXT_CHARS]):
-        return Weight.OWN if kind in {"oom_gpu", "oom_host"} and raised.name not in _ECHO_TYPES else Weight.ECHO
-    if raised.name in _PIPE_TYPES and any(_RX.pipes.search(file) for file in files[-4:]):
+    if raised.name in _ECHOES or _RX.echo_text.search(raised.text[:TEXT_CHARS]):
+        return Weight.OWN if kind in {"oom_gpu", "oom_host"} and raised.name not in _ECHOES else Weight.ECHO
+    if raised.name in _NAMES["pipe"] and any(_RX.pipes.search(file) for file in files[-4:]):
         return Weight.ECHO
     return Weight.PEER if kind == "nccl_error" else Weight.OWN

@@ -11,6 +11,11 @@ KINDS = (
 # Proposed next steps: none, retry unchanged, retry with less, retry later, on another port, on another GPU.
 ACTIONS = ("stop", "retry", "retry_changed", "retry_later", "retry_other_port", "retry_other_gpu")
 
+# The program's own errors; those that say nothing of the machine; those that a vaguer line does not replace.
+OF_PROGRAM = frozenset({"python_error", "config_error", "data_error"})
+VAGUE = frozenset({"python_error", "other"})
+HARD = frozenset({"oom_gpu", "oom_host", "cuda_error", "disk_full", "port_conflict"})
+
 # The signals 1 to 15, by their numbers.
 SIGNALS = ("", *"HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM".split())  # noqa: SIM905
 

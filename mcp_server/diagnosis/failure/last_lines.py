@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mcp_server.diagnosis.failure import tracebacks
+from mcp_server.diagnosis.failure.kinds import HARD
 from mcp_server.diagnosis.failure.statements import TEXT_CHARS, match_error_kind, parse_statement
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "last_lines")
@@ -23,8 +23,8 @@ _LAST_OF_SHELL = 3  # ... but shell errors count in fewer: a script continues af
 _USAGE_LINES = 400  # a generated usage is long
 
 # Kinds whose words rarely appear in lines about anything else.
-_TELLING = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "nccl_error", "port_conflict", "divergence"})
-_SURE_OF_ERROR = _TELLING - {"nccl_error", "divergence"} | {"auth_error", "config_error", "import_error", "ray_error"}
+_TELLING = HARD | {"nccl_error", "divergence"}
+_SURE_OF_ERROR = HARD | {"auth_error", "config_error", "import_error", "ray_error"}
 _ERROR_KINDS = _SURE_OF_ERROR | {"data_error"}
 _AT_SHUTDOWN = frozenset({"cuda_error", "import_error", "data_error", "ray_error"})
 
@@ -34,8 +34,6 @@ class FinalLine(NamedTuple):
 
     at: int
     kind: str
-    text: str
-    tag: str
     plain: bool  # a plain error: after steps it is probably noise of a shutdown
 
 
@@ -55,19 +53,18 @@ def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
     """Return the first of the last lines that says the run is over. The exit status is unknown."""
     end = len(lines)
     for at in range(max(end - _LAST_LINES, 0), end):
-        tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
-        kind = (
-            None
-            if is_warning
-            else _ending_kind(lines, at, lines[at].text[:TEXT_CHARS].strip(), text[:TEXT_CHARS].strip())
-        )
+        kind = _ending_kind(lines, at)
         if kind and not tracebacks.is_echoed_code(lines, at):
-            return FinalLine(at, kind, text, tag, kind in _AT_SHUTDOWN and not _RX.fatal_line.match(lines[at].text))
+            return FinalLine(at, kind, kind in _AT_SHUTDOWN and not _RX.fatal_line.match(lines[at].text))
     return None
 
 
-def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str | None:
-    """Return the kind of failure that ``text`` certainly states. ``whole`` is the line with its prefixes and level."""
+def _ending_kind(lines: Sequence[Line], at: int) -> str | None:
+    """Return the kind of failure that a line certainly states, or None."""
+    _, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
+    if is_warning:
+        return None
+    whole, text = lines[at].text[:TEXT_CHARS].strip(), text[:TEXT_CHARS].strip()
     if _RX.shell_ends.match(text):
         late = at >= len(lines) - _LAST_OF_SHELL and not _RX.shell_goes_on.match(text)
         return guess_kind(text) if late else None
@@ -101,13 +98,12 @@ def has_usage(lines: Sequence[Line]) -> bool:
 
 
 _NOTICE_LINES = 60
-_RULE = compile_lazily(r"-{60,}$")
 
 
 def find_notice(lines: Sequence[Line]) -> int | None:
     """Return where the first notice between dashed rules near the end begins: Open MPI prints its errors so."""
     start = max(len(lines) - _NOTICE_LINES, 0)
-    rules = [at for at in range(start, len(lines)) if _RULE.match(lines[at].text.strip())]
+    rules = [at for at in range(start, len(lines)) if _RX.rule.match(lines[at].text.strip())]
     for first, second in zip(rules, rules[1:]):
         texts = [at for at in range(first + 1, second) if lines[at].text.strip()]
         if texts and re.search(
@@ -125,9 +121,6 @@ _MIN_REPEATS = 3
 _MIN_WAIT_S = 300.0  # a shorter wait is a slow checkpoint
 _MAX_LINES_AFTER = 10  # other lines after the last repetition
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-_MAY_WAIT = compile_lazily(r"aiting|stuck|stalled|advance|\b[Nn]o ")
-_CLOCK = compile_lazily(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{4}\b|\+\d\d:?\d\d\b")
 
 
 class Repetition(NamedTuple):
@@ -187,7 +180,7 @@ def _find_waits(lines: Sequence[Line]) -> Repetition | None:
 
 def _parse_wait(text: str) -> _Wait | None:
     text = text[:_REPEAT_CHARS]
-    if not _MAY_WAIT.search(text):
+    if not _RX.may_wait.search(text):
         return None
     match = _RX.waits.search(text)
     if not match or _RX.ends_by_itself.search(text) or not _RX.waited_for.search(text, match.start()):
@@ -196,5 +189,5 @@ def _parse_wait(text: str) -> _Wait | None:
     if not times:
         return None
     last = times[-1]
-    text = _CLOCK.sub("", text[: last.start(1)]) + text[last.end() :]
+    text = _RX.clock.sub("", text[: last.start(1)]) + text[last.end() :]
     return _Wait(float(last[1]) * _UNITS[last[2].lower()], text)

@@ -19,7 +19,6 @@ from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "log_shapes")
 
-
 _MAX_HEADERS = 100  # the last ones are examined
 _MAX_SHAPES = 16
 _MAX_IN_STRING = 10  # each is read to its end: a line of nothing but headers took 17 ms
@@ -40,7 +39,6 @@ _STRING = compile_lazily(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'')
 _ESCAPE = compile_lazily(r"\\(?:u[0-9a-fA-F]{4}|.)")
 _ESCAPES = {"\\n": "\n", "\\r": "\n", "\\t": "    ", "\\b": "", "\\f": ""}
 _NAMES_ERROR = ("error", "exception", "exc_info", "exc", "err", "message", "msg", "event", "exc_value")
-_SEVERE = compile_lazily(r"(?i)\"(?:level|levelname|severity|lvl|log_level)\": ?\"(?:error|critical|fatal)\"")
 
 
 class Shape(NamedTuple):
@@ -72,7 +70,7 @@ def read_json_error(text: str) -> list[str]:
         parts = [part[:LINE_CHARS] for part in unescaped.split("\n") if part.strip()]
         headers = [at for at, part in enumerate(parts) if HEADER in part]
         return parts[headers[-_MAX_IN_STRING] :] if len(headers) > _MAX_IN_STRING else parts
-    if not _SEVERE.search(text):
+    if not _RX.severe.search(text):
         return []
     try:
         fields = json.loads(text[text.index("{") :])

@@ -11,18 +11,17 @@ a host key, an InfiniBand port, a physics buffer or a cluster without GPUs said 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from mcp_server.diagnosis.failure import last_lines, tracebacks
 from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, hint_at
+from mcp_server.diagnosis.failure.kinds import HARD
 from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WORK, count_steps, count_work
 from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
+from mcp_server.text.regex import compile_once
 from mcp_server.text.rows import read_blocks, read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "root_cause")
@@ -33,11 +32,9 @@ _UNTRACED_LINES = 2  # last lines in which an exception without a traceback is a
 _LAST_HINTS = 20
 _NOTICE_KINDS = frozenset({"ray_error", "other", "killed", "python_error", "segfault"})
 _NO_NOTICE_BY_ITSELF = frozenset({"segfault", "python_error", "other"})
-_TELLING = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict"})
 _AFTER_NOTICE_LINES, _NEAR_LINES = 20, 8
 _LOGGED_LINES = 60  # above a notice
 _FLUSHED_LINES = 3  # of work that a dying process may still print
-_NAMED = compile_lazily(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception))(?:: .*|$)")
 _LAST_HINT_LINES = 40
 _REACH_LINES = 3_000  # above a failure are searched
 _VERDICT_LINES = 10  # that a scheduler prints about one end
@@ -112,12 +109,14 @@ def _read_logged(lines: Sequence[Line], at: int, *, is_near: bool) -> FailureEvi
     if tracebacks.is_echoed_code(lines, at) or _RX.goes_on.search(text):
         return None
     if level is None:
-        kind = match_error_kind(text) if is_near else None
-        return hint_at(at, kind, text.strip(), _read_stream(text)) if kind in _TELLING else None
-    said = text[level.end() :]
-    raised = _NAMED.search(said)
-    kind = exception_kind(raised["name"], raised[0]) if raised else match_error_kind(said)
-    return hint_at(at, kind, said[raised.start() :] if raised else said.strip(), _read_stream(text)) if kind else None
+        kind, said = match_error_kind(text) if is_near else None, text.strip()
+        kind = kind if kind in HARD else None
+    else:
+        said = text[level.end() :].strip()
+        raised = _RX.named.search(said)
+        kind = exception_kind(raised["name"], raised[0]) if raised else match_error_kind(said)
+        said = said[raised.start() :] if raised else said
+    return replace(hint_at(lines, at, kind), text=said, tag=_read_stream(text)) if kind else None
 
 
 def _is_survived(lines: Sequence[Line], one: FailureEvidence) -> bool:
@@ -170,12 +169,11 @@ def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> Fa
     hints = [one for one in evidence[-_LAST_HINTS:] if one.weight == Weight.HINT]
     hints = [one for one in hints if not count_work(lines, one.at + 1, len(lines)).outlives(one)]
     for at in range(max(len(lines) - _LAST_HINT_LINES, 0), len(lines)):
-        tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
-        if (kind := last_lines.guess_kind(text)) and not tracebacks.is_echoed_code(lines, at):
-            hints.append(hint_at(at, kind, text, tag))
+        kind = last_lines.guess_kind(tracebacks.strip_prefixes(lines[at].text).text)
+        if kind and not tracebacks.is_echoed_code(lines, at):
+            hints.append(hint_at(lines, at, kind))
     if (head := last_lines.find_notice(lines)) is not None:
-        tag, text, _ = tracebacks.strip_prefixes(lines[head].text)
-        hints.insert(0, hint_at(head, "other", text, tag))
+        hints.insert(0, hint_at(lines, head, "other"))
     hints.sort(key=lambda one: one.at)
     named = [one for one in hints if one.kind != "other"]
     return named[-1] if named else next(iter(hints), None)
@@ -224,7 +222,7 @@ def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
     flushed = after.lines > _FLUSHED_LINES if is_telling else after.lines
     if after.bars or flushed or after.is_over or before.is_over or is_noise:
         return None
-    return hint_at(final_line.at, final_line.kind, final_line.text, final_line.tag)
+    return hint_at(lines, final_line.at, final_line.kind)
 
 
 def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
@@ -232,8 +230,7 @@ def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
     repetition = last_lines.find_repetition(lines)
     if repetition is None or (repetition.kind == "stall" and _has_work_after(lines, repetition.first)):
         return None
-    tag, text, _ = tracebacks.strip_prefixes(lines[repetition.at].text)
-    return hint_at(repetition.at, repetition.kind, text, tag)
+    return hint_at(lines, repetition.at, repetition.kind)
 
 
 def _has_work_after(lines: Sequence[Line], since: int) -> bool:
@@ -250,77 +247,52 @@ def _untraced_exception(lines: Sequence[Line], evidence: Sequence[FailureEvidenc
     return None
 
 
-class _Cause(NamedTuple):
-    group: str
-    kind: str
-    word: str  # a literal that the line contains
-    pattern: re.Pattern[str]
-
-
-class _Aftermath(NamedTuple):
-    kinds: frozenset[str]
-    pattern: re.Pattern[str]
-    groups: tuple[str, ...]  # of the causes that explain it
-
-
-def _read_table() -> tuple[list[_Cause], list[_Aftermath]]:
-    causes: list[_Cause] = []
-    aftermaths: list[_Aftermath] = []
-    for fields in map(dict, read_blocks("diagnosis/failure/aftermath")):
-        pattern = compile_lazily(fields.get("line", ""))
-        if "cause" in fields:
-            causes.append(_Cause(fields["cause"], fields["kind"], fields["has"].replace("[ ]", " "), pattern))
-        else:
-            kinds, groups = fields["after"].split(), fields["from"].split()
-            aftermaths.append(_Aftermath(frozenset(kinds), pattern, tuple(groups)))
-    return causes, aftermaths
-
-
-_CAUSES, _AFTERMATH = _read_table()  # of a module that is imported at a failure
+_BLOCKS = [dict(block) for block in read_blocks("diagnosis/failure/aftermath")]
+_CAUSES = [{**one, "has": one["has"].replace("[ ]", " ")} for one in _BLOCKS if "cause" in one]
+_AFTERMATH = [one for one in _BLOCKS if "after" in one]
 
 
 def find_cause_outside(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
     """Return the earlier line that explains ``evidence``, or None where it is itself a cause, or none is near."""
     text = evidence.text.strip()[:_TEXT_CHARS]
-    groups = [
-        group for one in _AFTERMATH if evidence.kind in one.kinds and one.pattern.match(text) for group in one.groups
-    ]
+    after = [one for one in _AFTERMATH if evidence.kind in one["after"].split()]
+    groups = [group for one in after if compile_once(one.get("line", "")).match(text) for group in one["from"].split()]
     if "node" in groups and (lost := _find_lost_node(lines, evidence)):
         return lost
-    stated = next((cause for cause in _CAUSES if cause.group in groups and _states(cause, text)), None)
+    stated = next((cause for cause in _CAUSES if cause["cause"] in groups and _states(cause, text)), None)
     if stated is not None:
-        return replace(evidence, kind=stated.kind)
+        return replace(evidence, kind=stated["kind"])
     top = max(evidence.start - _REACH_LINES, 0)
     texts = [line.text[:_TEXT_CHARS] for line in lines[top : evidence.start]]
-    for cause in sorted((one for one in _CAUSES if one.group in groups), key=lambda one: groups.index(one.group)):
+    for cause in sorted((one for one in _CAUSES if one["cause"] in groups), key=lambda one: groups.index(one["cause"])):
         found = [at for at, said in enumerate(texts) if _states(cause, said)]
-        at = next(
-            iter(found if cause.group == "process" else found[::-1]), None
-        )  # the first that died took others along
-        if at is None:
+        if not found:
             continue
-        at += top
-        if cause.group == "resources" and (
+        at = top + found[0 if cause["cause"] == "process" else -1]  # the first that died took others along
+        if cause["cause"] == "resources" and (
             count_steps(lines, top, evidence.start, 1) or any(map(_RX.runs.search, texts))
         ):
             continue  # part of it ran: what waited was not what took the time
-        most = _MOST_STEPS_OF_SIMULATION if cause.group == "simulator" else _MOST_STEPS
+        most = _MOST_STEPS_OF_SIMULATION if cause["cause"] == "simulator" else _MOST_STEPS
         if count_steps(lines, at + 1, evidence.start, most) < most:
-            tag, said, _ = tracebacks.strip_prefixes(lines[at].text)
-            return FailureEvidence(at, at, at, max(evidence.weight, Weight.PEER), cause.kind, said.strip(), tag)
+            return _explain(lines, at, cause, evidence)
     return None
+
+
+def _explain(lines: Sequence[Line], at: int, cause: Mapping[str, str], evidence: FailureEvidence) -> FailureEvidence:
+    hint = hint_at(lines, at, cause["kind"])
+    return replace(hint, weight=max(evidence.weight, Weight.PEER), text=hint.text.strip(), sure=True)
 
 
 def _find_lost_node(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
     """Return the line in which a scheduler names a lost node: some lines before the verdict, or after the errors."""
-    for cause in (one for one in _CAUSES if one.group == "node"):
+    for cause in (one for one in _CAUSES if one["cause"] == "node"):
         top = max(evidence.start - _VERDICT_LINES, 0)
         for at in range(top, min(evidence.start + _REACH_LINES, len(lines))):
             if _states(cause, lines[at].text[:_TEXT_CHARS]):
-                tag, said, _ = tracebacks.strip_prefixes(lines[at].text)
-                return FailureEvidence(at, at, at, max(evidence.weight, Weight.PEER), cause.kind, said.strip(), tag)
+                return _explain(lines, at, cause, evidence)
     return None
 
 
-def _states(cause: _Cause, text: str) -> bool:
-    return cause.word in text and bool(cause.pattern.match(text))
+def _states(cause: Mapping[str, str], text: str) -> bool:
+    return cause["has"] in text and bool(compile_once(cause["line"]).match(text))

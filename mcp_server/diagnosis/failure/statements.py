@@ -17,10 +17,9 @@ from typing import NamedTuple
 from mcp_server.diagnosis.advice import FILES
 from mcp_server.diagnosis.failure.kinds import SIGNALS
 from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import fill_parts, read_blocks, read_patterns
+from mcp_server.text.rows import fill_parts, read_blocks, read_patterns, read_words
 
 _RX = read_patterns("diagnosis/failure/patterns", "statements")
-
 
 TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 2 ms
 
@@ -54,15 +53,10 @@ _SIGNALS = {
 }
 _SIGNAL_BASE = 128  # a shell's exit code for a child killed by a signal is this plus the signal
 _SOURCE = ("raise ", "return ", "assert ", "print(", "logger.", "logging.")  # a traceback shows it
-# Types whose messages quote names of the program: a key or attribute named "gpu" proves nothing.
-_OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
+_NAMES = read_words("diagnosis/failure/words")
 _TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
 _REFUSED_LOAD = "Weights only load failed"  # the file is whole; torch.load is not allowed to read its classes
-_PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
-
-
 _TEXTS = ("text", "errno", "cuda", "rocm", "cann", "tpu", "mps", "intel")
-
 
 PARTS = {"ran_out": _RX.ran_out.pattern, "device": _RX.device.pattern}
 
@@ -146,9 +140,13 @@ def exception_kind(name: str, text: str) -> str:
     if sure := read_table().sure_types.get(name):
         return sure
     kind = match_error_kind(text)
-    if name in _OWN_WORDS and kind not in _TRUSTED_FOR_OWN_WORDS:
+    if name in _NAMES["quoting"] and kind not in _TRUSTED_FOR_OWN_WORDS:
         return "python_error"
-    if name in _PATHS and kind not in {"disk_full", "network_error"} and not _RX.object_store_denied.search(text):
+    if (
+        name in _NAMES["path"]
+        and kind not in {"disk_full", "network_error"}
+        and not _RX.object_store_denied.search(text)
+    ):
         return "data_error"
     return kind or next((kind for kind, words in read_table().classes if words.search(name)), "python_error")
 

@@ -13,11 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
-from mcp_server.text.rows import read_patterns
+from mcp_server.text.rows import read_patterns, read_words
 
 _RX = read_patterns("diagnosis/failure/patterns", "tracebacks")
-
 
 HEADER = "Traceback (most recent call last)"
 # log_shapes.py puts the source of a line between these characters, in place of a prefix that no pattern below knows.
@@ -25,19 +23,8 @@ SOURCE_START, SOURCE_WARNS, SOURCE_END = "\x02", "\x03", "\x04"
 _MAX_LINES = 1_000  # of one traceback, including the lines of other ranks in between
 _MAX_OTHER_LINES = 12  # consecutive unrelated lines: the traceback was cut off
 
-_BAR = compile_lazily(r"(?:it/s|s/it)[^\][]{0,400}\]")
-
-_RICH = compile_lazily(r"\W{0,6}(?P<file>[^\s:│]{1,300}):\d+ in (?P<where>[\w<>.]+)")
 _DRAWN = ("│", "╭", "╰", "|", "❱", "└", "├")
-_DRAWN_CODE = compile_lazily(r"[│|]\s{0,4}(?:❱\s{0,4})?\d+ |(?:│\s)?❱ |-+> ?\d+ ")
-_WARNED = compile_lazily(r"\S{1,300}:\d+: \w*Warning: ")
-_CELL = compile_lazily(r"-+> \d|File ~|File /|Cell In\[|<ipython|\S{1,300}\.py in \w|\S{1,300}\.py:\d+, in ")
-_NAME = compile_lazily(r"(?P<path>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?:\((?P<inner>\w+)\))?(?P<message>:.*)?$")
-_EXCEPTION_ENDINGS = (
-    "Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "Expired", "Failed", "Failure", "Abort", "Fault",
-    "NotFound", "Exhausted", "Unsupported", "StopIteration", "GeneratorExit", "OutOfResources", "Traceback",
-)  # fmt: skip
-_UNUSUAL_NAME = compile_lazily(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w{0,80})(?P<message>: .*|)")
+_ENDINGS = read_words("diagnosis/failure/words")["ending"]
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -74,7 +61,7 @@ def strip_prefixes(text: str) -> StrippedLine:
         inner = strip_prefixes(rest)
         return StrippedLine(source.rstrip(SOURCE_WARNS) + inner.tag, inner.text, source.endswith(SOURCE_WARNS))
     if "it/s" in text or "s/it" in text:  # the text continues a progress bar's line
-        bar = _BAR.search(text)
+        bar = _RX.bar.search(text)
         if bar and text[bar.end() :].strip():
             at = bar.end()
     for _ in range(6):
@@ -97,11 +84,11 @@ def without_mark(text: str) -> str:
 
 def match_exception(text: str, *, after_frames: bool) -> re.Match[str] | None:
     """Return the match of an exception's line, or None. Outside a traceback only unmistakable names match."""
-    match = _NAME.match(text.strip()[:600])
+    match = _RX.exception.match(text.strip()[:600])
     if not match:
         return None
     name, message = match["name"], match["message"]
-    if not name.endswith(_EXCEPTION_ENDINGS) and not (after_frames and match["path"]):
+    if not name.endswith(_ENDINGS) and not (after_frames and match["path"]):
         return None
     if message is not None and len(message) > 1 and not message[1:2].isspace():
         return None  # Module::call, a URL
@@ -124,13 +111,13 @@ def is_frame(text: str) -> bool:
 def _is_body(text: str, indent: int | None) -> bool:
     """Return whether ``text`` belongs to a traceback: a frame, its source line, a drawn border."""
     width = len(text) - len(text.lstrip())
-    return width > (indent or 0) or text.lstrip().startswith(_DRAWN) or bool(_CELL.match(text))
+    return width > (indent or 0) or text.lstrip().startswith(_DRAWN) or bool(_RX.cell.match(text))
 
 
 def is_echoed_code(lines: Sequence[Line], at: int) -> bool:
     """Return whether a line is code that Python printed: below its frame, beside its number, or after a warning."""
     tag, text, _ = strip_prefixes(lines[at].text)
-    if _DRAWN_CODE.match(text):
+    if _RX.drawn_code.match(text):
         return True
     indent = len(text) - len(text.lstrip())
     if not indent:
@@ -142,7 +129,7 @@ def is_echoed_code(lines: Sequence[Line], at: int) -> bool:
         if frame := _RX.frame.match(body):
             return frame.end("indent") < indent
         if len(body) - len(body.lstrip()) < indent or not body.strip():
-            return bool(_WARNED.match(body))
+            return bool(_RX.warned.match(body))
     return False
 
 
@@ -159,7 +146,7 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
         line_tag, text, _ = strip_prefixes(lines[at].text)
         if line_tag != tag:
             continue
-        if frame := _RX.frame.match(text) or _RICH.match(text):
+        if frame := _RX.frame.match(text) or _RX.drawn_frame.match(text):
             if not frames:
                 where = _entry_point(frame)
                 indent = max(frame.end("indent") - 2, 0) if frame.re is _RX.frame else 0
@@ -169,7 +156,7 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
             found = at, match["name"], text.strip()
             break
         elif not _is_body(text, indent) and not is_header(text):
-            unusual = _UNUSUAL_NAME.fullmatch(text[indent or 0 :]) if follows_body and not found else None
+            unusual = _RX.unusual.fullmatch(text[indent or 0 :]) if follows_body and not found else None
             if unusual and not _RX.value.match(unusual["message"]):
                 found = at, unusual["name"], text.strip()
             follows_body = False

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.text.lines import Line
-from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/failure/patterns", "user_code")
 
 _ROOT_PARTS = 3  # of /app/train.py, whose directory says nothing
-_DRAWN_FRAME = compile_lazily(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
 
 
 def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
@@ -27,7 +25,7 @@ def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
     if own and own[-1] != frames[-1] and _RX.launch.match(read_source(lines, [own[-1]])):
         return ""
     text = tracebacks.strip_prefixes(lines[own[-1]].text).text if own else ""
-    match = _RX.frame.search(text) or _DRAWN_FRAME.search(text)
+    match = _RX.frame.search(text) or _RX.drawn_frame.search(text)
     if match is None:
         return ""
     parts = re.split(r"[/\\]", match["file"])
@@ -63,7 +61,7 @@ def _find_imported(lines: Sequence[Line], frames: Sequence[int]) -> set[int]:
 
 
 def _read_file(text: str) -> str:
-    match = _RX.frame.search(text) or _DRAWN_FRAME.search(text)
+    match = _RX.frame.search(text) or _RX.drawn_frame.search(text)
     return match["file"] if match else ""
 
 

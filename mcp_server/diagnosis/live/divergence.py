@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from mcp_server.diagnosis.progress.named_values import measures_loss
 from mcp_server.diagnosis.progress.step_counters import median
 from mcp_server.diagnosis.progress.tracker import MetricLine
 from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_words
 
 _MAX_NAMES, _MAX_FILES = 256, 32
 _RECOVERED_AFTER = 5  # healthy lines
@@ -76,18 +77,7 @@ class _Role(IntEnum):
     NONE = 6
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_TOTAL_WORDS = _words(
-    "loss losses train training lm total avg average mean batch running epoch step iter iteration global smooth"
-    " smoothed metrics reduced current log"
-)
-_HELD_OUT_WORDS = _words("val valid validation eval evaluation test testing dev holdout valloss testloss evalloss")
-_SETTING_WORDS = _words("scale scaler weight weights coef coeff best min lowest max target")
-_REWARD_WORDS = _words("reward rewards rew return returns")
-_RL_WORDS = _REWARD_WORDS | _words("episode episodes episodic rollout")
+_WORDS = {sort: frozenset(words) for sort, words in read_words("diagnosis/live/words").items()}
 _SPLIT = compile_lazily(r"[^a-z0-9]+")
 
 
@@ -95,16 +85,16 @@ def _role_of(name: str) -> _Role:
     words = [word for word in _SPLIT.split(name.lower().replace("\u635f\u5931", " loss ")) if word]
     kinds = frozenset(words)
     if measures_loss(name) or any(word.endswith(("loss", "losses")) for word in words):
-        if kinds & _SETTING_WORDS:
+        if kinds & _WORDS["setting"]:
             return _Role.NONE
-        if kinds & _HELD_OUT_WORDS:
+        if kinds & _WORDS["held_out"]:
             return _Role.HELD_OUT
-        return _Role.TOTAL_LOSS if kinds <= _TOTAL_WORDS else _Role.LOSS_COMPONENT
+        return _Role.TOTAL_LOSS if kinds <= _WORDS["total"] else _Role.LOSS_COMPONENT
     if any(word.startswith(("grad", "gnorm")) for word in words):
         return _Role.GRADIENT if words == ["grad"] or any("norm" in word for word in words) else _Role.NONE
-    if kinds & _REWARD_WORDS and not kinds & _SETTING_WORDS:
+    if kinds & _WORDS["reward"] and not kinds & _WORDS["setting"]:
         return _Role.REWARD
-    return _Role.RL if kinds & _RL_WORDS else _Role.NONE
+    return _Role.RL if kinds & _WORDS["episode"] else _Role.NONE
 
 
 @dataclass
@@ -132,6 +122,13 @@ class _Streak:
         elif metric_line.line != line:
             self._repeats += 1
         self._last = (metric_line.step, metric_line.line)
+
+    def describe(self, what: str, meanwhile: str = "") -> str:
+        return f"{what} in {self.count} readings in a row{meanwhile}{_since(self.since)}."
+
+    def judge(self, rule: str, grade: Grade, text: str, sign: Sign) -> RuleResult:
+        signs = {sign} | ({Sign.LONG} if self.count >= _LONG else set())
+        return RuleResult(rule, grade, text, self.since, frozenset(signs), self.first_line)
 
     def grade(self, limits: _StreakLimits) -> Grade | None:
         if self.count >= limits.live:
@@ -288,7 +285,7 @@ class DivergenceDetector:
         is_bad = all(map(math.isnan, values.values()))
         streak = self._update_streak(rule, is_bad=is_bad, metric_line=metric_line)
         name = next(iter(values))
-        text = f"{name} has been nan in {streak.count} readings in a row{_since(streak.since)}."
+        text = streak.describe(f"{name} has been nan")
         if is_bad:
             self._signs[rule] = frozenset({sign}), text
         else:
@@ -344,9 +341,7 @@ class DivergenceDetector:
             return
         streak.has_nan = streak.has_nan or math.isnan(value)
         if grade := streak.grade(self._limits_for(streak, metric_line.line)):
-            text = f"{name} has been {value} in {streak.count} readings in a row{_since(streak.since)}."
-            signs = {Sign.LOSS} | ({Sign.LONG} if streak.count >= _LONG else set())
-            yield RuleResult(rule, grade, text, streak.since, frozenset(signs), streak.first_line)
+            yield streak.judge(rule, grade, streak.describe(f"{name} has been {value}"), Sign.LOSS)
 
     def _check_measures(self, values: Mapping[str, float], metric_line: MetricLine) -> Iterator[RuleResult]:
         """Judge measures of names that say nothing, while no loss is known, nor any reward."""
@@ -369,10 +364,8 @@ class DivergenceDetector:
         if not is_bad:
             yield RuleResult("measures", Grade.GOOD)
         elif grade := streak.grade(_NAN):
-            names = ", ".join(bad[:_MOST_SENTENCES])
-            text = f"{names} have been nan in {streak.count} readings in a row{_since(streak.since)}."
-            signs = {Sign.LOSS} | ({Sign.LONG} if streak.count >= _LONG else set())
-            yield RuleResult("measures", grade, text, streak.since, frozenset(signs), streak.first_line)
+            text = streak.describe(f"{', '.join(bad[:_MOST_SENTENCES])} have been nan")
+            yield streak.judge("measures", grade, text, Sign.LOSS)
 
     def _limits_for(self, streak: _Streak, line: str) -> _StreakLimits:
         if self._training.is_rl and not streak.ever_good:
@@ -396,10 +389,9 @@ class DivergenceDetector:
         if is_loss_alive and (self._training.is_rl or _falls(streak.losses)):
             return
         if grade := streak.grade(_GRADIENT_ALONE) if is_loss_alive else dead.grade(_DEAD_GRADIENT):
-            count = streak.count if is_loss_alive else dead.count
             of_loss = "the loss does not fall" if is_loss_alive else f"the loss is {self._last_loss:g}"
-            readings = f"{count} readings in a row while {of_loss}{_since(streak.since)}"
-            text = f"The gradient norm has been {norms[0]} in {readings}."
+            counted = streak if is_loss_alive else replace(dead, since=streak.since)
+            text = counted.describe(f"The gradient norm has been {norms[0]}", f" while {of_loss}")
             signs = frozenset({Sign.GRADIENT, Sign.NO_FALL if is_loss_alive else Sign.LOSS})
             yield RuleResult("gradient", grade, text, streak.since, signs, streak.first_line)
 

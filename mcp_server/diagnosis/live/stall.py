@@ -28,7 +28,6 @@ from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/live/patterns", "stall")
 
-
 _USUAL_GAPS, _LONGEST_GAPS = 40, 3
 _WINDOW, _LAST = 64, 3
 _STEP_GAPS, _STEP_FLOOR_S = 3, 300.0
