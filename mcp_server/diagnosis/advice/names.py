@@ -117,18 +117,10 @@ def _rate(sentence: str) -> int:
     return rate + _NAMED if rate and _RX.setting.search(sentence) else rate
 
 
-def suggest_name(scene: Scene) -> NextStep | None:
-    """Return the name that the message suggests in place of a wrong one, or None."""
-    suggested = _RX.suggests.search(scene.message) or _RX.nearest.search(scene.message)
-    if not suggested:
-        return None
-    return correct("The error suggests {0}: use that name{ at}", [suggested[1].rstrip(".")], scene)
-
-
 def suggest_option(scene: Scene) -> NextStep | None:
     """Return the option of a printed usage that is spelled nearly as one that the program does not know."""
     match, near = _RX.unknown.search(scene.line), scene.near
-    if match is None or "usage:" not in near.lower() or _RX.suggests.search(scene.message):
+    if match is None or "usage:" not in near.lower():
         return None
     usage = near[near.lower().rfind("usage:") :].partition("error:")[0]
     printed = [option for option in _RX.option.findall(usage) if option != match[1]]

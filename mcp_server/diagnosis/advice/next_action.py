@@ -57,7 +57,7 @@ def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
         yield from (values.compare_keys, names.name_today)
     yield from _propose_from(SPECIAL)
     if is_error:
-        yield from (names.suggest_option, names.suggest_choice, names.suggest_name, names.find_argument)
+        yield from (names.suggest_option, names.suggest_choice, names.find_argument)
         yield from (names.suggest_setting, values.explain_shapes)
     yield values.explain_service
     yield from _propose_from(GENERAL)

@@ -25,6 +25,7 @@ _HEADER_WORD = "Traceback (most recent"
 _NAMES = read_words("diagnosis/failure/words")
 _ECHOES, _EXCEPTION_WORDS = frozenset(_NAMES["echo"]), _NAMES["part"]
 
+_UNSURE = ((Weight.ECHO, "other"), (Weight.ABORT, "import_error"))  # a build may have failed where another way is
 _ANNOUNCED_LINES = 4
 _HARD = kinds.HARD - {"port_conflict"} | {"divergence", "auth_error", "network_error", "nccl_error"}
 _ENDED = ("", "Terminated", "Interrupt", "Hangup")  # by somebody
@@ -83,7 +84,7 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
         if statement and tracebacks.is_echoed_code(lines, at):
             continue
         if statement:
-            sure = not is_warning and (statement.weight, statement.kind) != (Weight.ECHO, "other")
+            sure = not is_warning and statement not in _UNSURE
             stated = FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure)
             evidence += filter(None, [_read_message_below(lines, stated)])
         elif bare < _MAX_BARE and (item := _assess_bare_exception(lines, at, text, taken)):
@@ -191,8 +192,9 @@ def _assess_bare_exception(
     if raised.frames or "SyntaxError" in raised.name:
         # Ray continues with the frames of the task.
         return replace(item, sure=item.sure or raised.start - 1 in assessed_lines)
-    if raised.text.rstrip().endswith(":") and any(_RX.item.match(line.text) for line in lines[at + 1 : at + 2]):
-        return replace(item, sure=False)  # with the list that it announces, as conda's
+    announces = raised.text.rstrip().endswith(":") and any(_RX.item.match(line.text) for line in lines[at + 1 : at + 2])
+    if announces or tracebacks.is_thrown(lines, at):  # with the list that it announces, as conda's, or with its frames
+        return replace(item, sure=False)
     return replace(item, weight=min(item.weight, Weight.HINT), sure=False)
 
 

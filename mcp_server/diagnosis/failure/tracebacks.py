@@ -199,7 +199,7 @@ def _context_above(lines: Sequence[Line], header: int, tag: str) -> tuple[str, s
 def read_bare_exception(lines: Sequence[Line], at: int) -> RaisedException | None:
     """Return the exception at ``at``, whose header is missing or belongs to another rank."""
     tag, text, is_warning = strip_prefixes(lines[at].text)
-    match = match_exception(text, after_frames=False)
+    match = match_exception(text, after_frames=is_thrown(lines, at))
     if not match:
         return None
     indent = len(text) - len(text.lstrip())
@@ -209,6 +209,11 @@ def read_bare_exception(lines: Sequence[Line], at: int) -> RaisedException | Non
     return RaisedException(
         first, at, tag, match["name"], text.strip(), frames, bool(frames) and first == 0, "", "", is_warning
     )
+
+
+def is_thrown(lines: Sequence[Line], at: int) -> bool:
+    """Return whether a frame stands below a line, as Java, JavaScript and .NET print an exception."""
+    return at + 1 < len(lines) and bool(_RX.thrown.match(strip_prefixes(lines[at + 1].text).text))
 
 
 def _frames_above(lines: Sequence[Line], at: int, tag: str, indent: int) -> tuple[tuple[int, ...], int]:
