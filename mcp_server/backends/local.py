@@ -104,8 +104,7 @@ class LocalBackend(Backend):
             with anyio.move_on_after(within_s):
                 try:
                     await anyio.to_thread.run_sync(
-                        partial(start_supervisor, spec.session, argv, server=spec.tmux_socket),
-                        abandon_on_cancel=True,
+                        partial(start_supervisor, spec.session, argv, server=spec.tmux_socket), abandon_on_cancel=True
                     )
                 except LaunchFailed:
                     # tmux also fails when it has made the session and then refuses one of its options.

@@ -140,11 +140,7 @@ def check_file(
     paths = resolve_paths(file, blueprint, cwd=cwd if "codebase_dir" in given else None)
     option_faults = list(_find_option_faults(paths, blueprint, check_options))
     hidden = {fault.section for fault in option_faults}  # they may hold a key
-    faults = [
-        *_find_faults(paths, blueprint),
-        *option_faults,
-        *_find_host_faults(paths, blueprint, roots, given),
-    ]
+    faults = [*_find_faults(paths, blueprint), *option_faults, *_find_host_faults(paths, blueprint, roots, given)]
     faults = sorted((fault for fault in faults if fault.section not in given), key=lambda fault: fault.line)
     is_blueprint = bool(blueprint.lines)  # the content of other files is not shown
     notes = blueprint.notes if is_blueprint else ""
@@ -196,10 +192,7 @@ def apply_blueprint(
         "first_step": request.first_step_timeout_s,
         **{name: getattr(request, name) for name in ("recovery", "params", "resume_args", "tensorboard")},
     }
-    faults = [
-        *_find_faults(paths, blueprint, request),
-        *_find_option_faults(paths, blueprint, check_options, request),
-    ]
+    faults = [*_find_faults(paths, blueprint, request), *_find_option_faults(paths, blueprint, check_options, request)]
     fatal = [fault for fault in faults if fault.fatal and not replaced.get(fault.section)]
     excluded = {"codebase_dir"} if request.cwd else set()
     if request.command:

@@ -46,10 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.serve:
         return _serve(target, scalars, store)
     query = ScalarQuery(
-        target=target,
-        tags=tuple(arguments.tags or ()),
-        points=arguments.points or 0,
-        plot=arguments.plot is not None,
+        target=target, tags=tuple(arguments.tags or ()), points=arguments.points or 0, plot=arguments.plot is not None
     )
     report = build_report(query, scalars, store, in_full=True)
     if arguments.plot is not None:

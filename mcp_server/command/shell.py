@@ -15,16 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from mcp_server.command.programs import (
-    LOG_VIEWERS,
-    PAUSES,
-    PREPARES,
-    PYTHON,
-    REPORTS,
-    SETTINGS,
-    SHELL_BUILTINS,
-    unwrap,
-)
+from mcp_server.command.programs import LOG_VIEWERS, PAUSES, PREPARES, PYTHON, REPORTS, SETTINGS, SHELL_BUILTINS, unwrap
 from mcp_server.command.words import Piece, Word, find_end, join_pieces, split_inside, split_part, split_plain
 from mcp_server.text.regex import compile_lazily
 

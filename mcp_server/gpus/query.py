@@ -31,12 +31,7 @@ _abandoned: list[subprocess.Popen[bytes]] = []
 
 
 def query_gpus(
-    python: str,
-    env: Mapping[str, str],
-    *,
-    near: bool = False,
-    since_s: float | None = None,
-    within_s: float = 10.0,
+    python: str, env: Mapping[str, str], *, near: bool = False, since_s: float | None = None, within_s: float = 10.0
 ) -> Snapshot:
     """Return all GPUs now. ``Snapshot.trouble`` says why there are none. Blocks for up to ``within_s``.
 

@@ -15,12 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mcp_server.command.inputs import (
-    Input,
-    find_inputs,
-    find_param_inputs,
-    find_program_names,
-)
+from mcp_server.command.inputs import Input, find_inputs, find_param_inputs, find_program_names
 from mcp_server.command.outputs import is_output_place
 from mcp_server.command.programs import REMOTE_PROGRAMS
 from mcp_server.command.shell import ReadCommand

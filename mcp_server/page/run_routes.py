@@ -41,10 +41,7 @@ _REASON_CHARS = 500
 _KEEP_S, _MOST_KEPT = 10.0, 20  # lists of pictures
 _LARGEST_PART, _LARGEST_WHOLE = 8 << 20, 32 << 20
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})")
-_PICTURE_TYPES = {
-    **{kind: f"image/{kind}" for kind in ("png", "jpeg", "gif", "webp")},
-    "mp4": "video/mp4",
-}
+_PICTURE_TYPES = {**{kind: f"image/{kind}" for kind in ("png", "jpeg", "gif", "webp")}, "mp4": "video/mp4"}
 
 
 def list_run_routes(server: ServerContext, board: Board) -> list[tuple[str, Act, str]]:

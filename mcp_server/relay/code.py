@@ -23,13 +23,7 @@ from typing import Any, BinaryIO
 from mcp_server.errors import LaunchFailed
 from mcp_server.record.code import protected_files
 from mcp_server.record.code.code_snapshot import CodeSnapshot
-from mcp_server.record.code.kept_sources import (
-    find_obstacle,
-    has_commit,
-    restore_sources,
-    run_git,
-    run_git_unfiltered,
-)
+from mcp_server.record.code.kept_sources import find_obstacle, has_commit, restore_sources, run_git, run_git_unfiltered
 from mcp_server.record.run_directory import now, read_json
 from mcp_server.system.files import open_regular, write_atomic
 from mcp_server.system.lock_files import hold_lock

@@ -121,10 +121,7 @@ def _summarise(series: Series, now_s: float, smooth: float, detail: Detail) -> S
     exponent = max(-1000, math.frexp(float(np.abs(good).max()))[1]) if good.size else 0
     unit = math.ldexp(1.0, -exponent)
     tail = _tail(values.size)
-    facts |= {
-        "shape": shape_digits(steps, values * unit),
-        "steps_per_s": _rate(steps[-tail:], series.walls[-tail:]),
-    }
+    facts |= {"shape": shape_digits(steps, values * unit), "steps_per_s": _rate(steps[-tail:], series.walls[-tail:])}
     if good.size:
         facts |= _summarise_finite(at, good, good * unit, exponent, smooth) | _unknown_end(finite[-tail:])
     return SeriesSummary(**facts)

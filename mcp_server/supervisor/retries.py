@@ -85,11 +85,7 @@ class Retries:
         return Outcome(None, decision.text, agree(failure, decision) if failure else None)
 
     def _apply(
-        self,
-        retry: Retry,
-        params: Mapping[str, object],
-        env: Mapping[str, str],
-        changed: Mapping[str, str],
+        self, retry: Retry, params: Mapping[str, object], env: Mapping[str, str], changed: Mapping[str, str]
     ) -> NextAttempt | None:
         """Find the free ports and the other GPUs that ``retry`` needs; None where no other GPU is free."""
         new_params, new_changed = dict(retry.params), {**changed, **retry.env}

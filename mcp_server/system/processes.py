@@ -108,11 +108,7 @@ def find_process(pid: int) -> Process | None:
     if fields[0] in (b"Z", b"X"):
         return None
     return Process(
-        pid,
-        started=int(fields[19]),
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        name=name.decode(errors="replace"),
+        pid, started=int(fields[19]), parent=int(fields[1]), session=int(fields[3]), name=name.decode(errors="replace")
     )
 
 
@@ -455,11 +451,7 @@ class Stage:
 
 def stop_stages(grace_s: float) -> tuple[Stage, ...]:
     """Return the usual stages to stop a training run: SIGINT, SIGTERM, SIGKILL."""
-    return (
-        Stage(signal.SIGINT, grace_s),
-        Stage(signal.SIGTERM, grace_s),
-        Stage(signal.SIGKILL, _KILL_GRACE_S),
-    )
+    return (Stage(signal.SIGINT, grace_s), Stage(signal.SIGTERM, grace_s), Stage(signal.SIGKILL, _KILL_GRACE_S))
 
 
 class StopSequence:

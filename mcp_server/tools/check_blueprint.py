@@ -16,8 +16,7 @@ from mcp_server.tools.support.schema import READ_ONLY, tool
 
 
 async def check_blueprint(
-    ctx: Call,
-    path: Annotated[str, Field(description="Absolute path of the blueprint (markdown)")],
+    ctx: Call, path: Annotated[str, Field(description="Absolute path of the blueprint (markdown)")]
 ) -> BlueprintCheck:
     """Read an experiment's blueprint: whether it can be run as written, its sections, and problems by line.
 

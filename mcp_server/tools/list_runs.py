@@ -58,10 +58,7 @@ class RunList(Answer):
 
 async def list_runs(
     ctx: Call,
-    state: Annotated[
-        RunState | Literal["live", "ended"] | None,
-        Field(description="A state, or live / ended"),
-    ] = None,
+    state: Annotated[RunState | Literal["live", "ended"] | None, Field(description="A state, or live / ended")] = None,
     owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
     tag: Annotated[str | None, Field(description="Launched with this tag")] = None,
     sweep: Annotated[str | None, Field(description="Cells of this sweep (id or name)")] = None,

@@ -48,8 +48,7 @@ async def wait_run(
     ctx: Call,
     run_ids: Annotated[str | list[str], Field(description="Ids, names, tag:NAME, live, a sweep")],
     timeout_s: Annotated[
-        float | None,
-        Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now"),
+        float | None, Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now")
     ] = None,
     until: Annotated[
         str,

@@ -32,12 +32,7 @@ def frame_output(header: str, body: str, environ: Mapping[str, str], secrets_fil
 
 
 def describe_log(
-    path: Path,
-    read: Callable[[Path], LogExcerpt],
-    environ: Mapping[str, str],
-    secrets_file: Path,
-    *,
-    diagnose: bool,
+    path: Path, read: Callable[[Path], LogExcerpt], environ: Mapping[str, str], secrets_file: Path, *, diagnose: bool
 ) -> str:
     """Return the part of a log that ``read`` takes, framed, with its diagnosis above. OSError: it is unreadable."""
     excerpt = read(path)
@@ -60,13 +55,7 @@ def describe_examination(examined: Examination) -> str:
 
 
 async def capture_screen(
-    store: RunStore,
-    environ: Mapping[str, str],
-    *,
-    run_id: str | None,
-    session: str | None,
-    lines: int,
-    history: bool,
+    store: RunStore, environ: Mapping[str, str], *, run_id: str | None, session: str | None, lines: int, history: bool
 ) -> str:
     """Return the last lines of the screen of a run or another session, at most 8 KB; or why there is none."""
     if (not run_id) == (not session):

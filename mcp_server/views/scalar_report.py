@@ -206,11 +206,7 @@ def _list_choices(target: ScalarTarget, now_s: float) -> ScalarReport:
 
 
 def _read_target(
-    target: ScalarTarget,
-    scalars: Scalars,
-    store: RunStore,
-    printed: Mapping[str, ScalarReading],
-    query: ScalarQuery,
+    target: ScalarTarget, scalars: Scalars, store: RunStore, printed: Mapping[str, ScalarReading], query: ScalarQuery
 ) -> ScalarReading:
     try:
         reading = printed.get(target.run_id or "") or scalars.read(target.locations, target.name)

@@ -18,13 +18,7 @@ LONGEST_S = 400.0
 _FEW, _MANY, _ROUNDS = 100, 10_000, 5
 _AT_MOST, _AT_MOST_MIB = 1.3, 20.0
 _RATIOS = ("server ready", "first list_runs", "list_runs again", "kill_run(tag), its question", "runward ls")
-_QUESTIONS = (
-    "tag:160m since:2d",
-    "failed 410m",
-    "qwen2 tag:batch-7",
-    "exit_code=1 name:1b",
-    "qwen2 oom_gpu since:4d",
-)
+_QUESTIONS = ("tag:160m since:2d", "failed 410m", "qwen2 tag:batch-7", "exit_code=1 name:1b", "qwen2 oom_gpu since:4d")
 _OTHERS = ("wait_run(tag)", "launch_run with a key", "runward doctor")
 
 
@@ -53,12 +47,7 @@ async def measure(sandbox: Sandbox) -> Table:
     rows.append(Row("first list_runs without an index", amount(made["first list_runs"] / 1000, "s")))
     found = await _search(sandbox, many)
     rows.append(
-        Row(
-            "find_runs: all of them read",
-            amount(found["made"] / 1000, "s"),
-            bar="≤ 20 s",
-            ok=found["made"] <= 20_000,
-        )
+        Row("find_runs: all of them read", amount(found["made"] / 1000, "s"), bar="≤ 20 s", ok=found["made"] <= 20_000)
     )
     rows.append(measured("find_runs, median of 20 questions", found["median"], "ms", at_most=50))
     note = f"Baseline: the same with {_FEW} ended runs, in turn; the quickest of {_ROUNDS}."

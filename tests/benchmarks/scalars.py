@@ -51,10 +51,7 @@ async def measure(sandbox: Sandbox) -> Table:
     kinds: dict[str, tuple[Callable[[int], Iterable[bytes]], str]] = {
         "simple": (lambda points: event_files.simple_values(points, _TAGS), "simple values"),
         "tensors": (lambda points: event_files.tensors(points, _TAGS), "tensors"),
-        "media": (
-            lambda points: event_files.among_media(points, points * _MEDIA_BYTES_A_POINT, _TAGS),
-            "among media",
-        ),
+        "media": (lambda points: event_files.among_media(points, points * _MEDIA_BYTES_A_POINT, _TAGS), "among media"),
     }
     rows: list[Row] = []
     for name, (records, what) in kinds.items():

@@ -65,11 +65,7 @@ async def measure(sandbox: Sandbox) -> Table:
 
     with_gpus = partial(_give_gpus, made)
     together: tuple[dict[str, Callable[[Sandbox], Awaitable[object]]], ...] = (
-        {
-            "storm": partial(with_gpus, _survive),
-            "evening": partial(with_gpus, _play_evening),
-            "costs": measure_costs,
-        },
+        {"storm": partial(with_gpus, _survive), "evening": partial(with_gpus, _play_evening), "costs": measure_costs},
         {"idle": partial(with_gpus, _measure_queue), "estimates": measure_estimates},  # which mostly sleep
     )
     for parts in together:
@@ -130,10 +126,7 @@ async def measure(sandbox: Sandbox) -> Table:
             ok=evening.calls <= 8,
         ),
         Row(
-            "the same, tokens of all calls and answers",
-            f"{evening.tokens:,}",
-            bar="≤ 4,000",
-            ok=evening.tokens <= 4000,
+            "the same, tokens of all calls and answers", f"{evening.tokens:,}", bar="≤ 4,000", ok=evening.tokens <= 4000
         ),
     )
     notes = (

@@ -26,10 +26,7 @@ def test_options_have_long_and_short_names_and_the_last_counts() -> None:
     [
         ("import hydra\n", None),
         ('@hydra.main(version_base=None, config_path="../conf", config_name="base")\ndef f(): ...', "../conf base"),
-        (
-            "@main(\n config_path=r'conf',\n # config_name='old',\n config_name='new',\n)  # as ever\n",
-            "conf new",
-        ),
+        ("@main(\n config_path=r'conf',\n # config_name='old',\n config_name='new',\n)  # as ever\n", "conf new"),
         ("@hydra.main()\ndef main(cfg): ...", ""),
         ("@hydra.main(config_path=str(HERE / 'conf'), config_name='base')\n", "base"),
         ("# @hydra.main(config_name='base')\n", None),

@@ -119,15 +119,7 @@ def test_flags_of_what_prepares_or_passes_on_text_are_no_options() -> None:
 def test_options_have_the_last_value_of_their_name() -> None:
     line = "A=1 python -m cfm.train --lr 0.1 --lr=0.2 --amp -s -3 +trainer.epochs=5 data --flag && tee log"
     assert parse(line).split_options() == (
-        {
-            "A": "1",
-            "m": "cfm.train",
-            "lr": "0.2",
-            "amp": "true",
-            "s": "-3",
-            "trainer.epochs": "5",
-            "flag": "true",
-        },
+        {"A": "1", "m": "cfm.train", "lr": "0.2", "amp": "true", "s": "-3", "trainer.epochs": "5", "flag": "true"},
         ["python", "data", "&&", "tee", "log"],
     )
 

@@ -53,8 +53,7 @@ def test_a_line_of_nvidia_smi_is_read_and_its_gaps_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("findings", "state"),
-    [((TRUE, TOLD), "passed"), ((TRUE, FALSE), "failed"), ((TOLD,), "skipped"), ((), "skipped")],
+    ("findings", "state"), [((TRUE, TOLD), "passed"), ((TRUE, FALSE), "failed"), ((TOLD,), "skipped"), ((), "skipped")]
 )
 def test_one_false_finding_fails_a_check_and_nothing_judged_is_no_pass(
     findings: tuple[Finding, ...], state: str

@@ -17,9 +17,7 @@ HISTORIES = 40  # of each kind; 1,000 of each ran when the limits were chosen
 
 def sample(utils: Sequence[int | None], **facts: Any) -> Snapshot:
     """Return GPUs at these utilisations, each with ``facts``."""
-    return Snapshot(
-        gpus=tuple(Gpu(index=n, uuid=EIGHT[n], utilisation=util, **facts) for n, util in enumerate(utils)),
-    )
+    return Snapshot(gpus=tuple(Gpu(index=n, uuid=EIGHT[n], utilisation=util, **facts) for n, util in enumerate(utils)))
 
 
 def only(n: int, snapshot: Snapshot, **facts: Any) -> Snapshot:
@@ -53,10 +51,7 @@ def whats(deviations: list[tuple[float, Deviation]]) -> list[tuple[float, str]]:
 def test_means_are_weighed_by_time_and_peaks_are_peaks() -> None:
     usage = UsageTracker(TWO[:1])
     for at_s, util, mib, watts, degrees in ((0, 0, 100, 70, 30), (10, 90, 9000, 500, 60), (20, 30, 500, 200, 71)):
-        usage.add_sample(
-            sample([util], memory_used_mib=mib, power_w=float(watts), temperature_c=degrees),
-            float(at_s),
-        )
+        usage.add_sample(sample([util], memory_used_mib=mib, power_w=float(watts), temperature_c=degrees), float(at_s))
     assert usage.figures() == {TWO[0]: {"mean_util": 60.0, "peak_mib": 9000, "mean_w": 350.0, "max_c": 71}}
 
 

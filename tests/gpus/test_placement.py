@@ -256,8 +256,7 @@ def test_gpus_of_one_model_stay_together() -> None:
     assert choice == Unavailable(cause, detail="0: leased by a; 1: leased by b; free: 2-3")
     too_many = choose_gpus(mixed, {}, GpuRequest(count=3), ANYTHING)
     assert too_many == Unavailable(
-        "3 GPUs of one model requested, and this machine has 2: name those to use together, e.g. gpus=[0, 1, 2].",
-        True,
+        "3 GPUs of one model requested, and this machine has 2: name those to use together, e.g. gpus=[0, 1, 2].", True
     )
 
 

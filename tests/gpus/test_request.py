@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.gpus.request import (
-    GpuRequest,
-    Requirements,
-    may_compete,
-    parse_gpus,
-    parse_requirements,
-    takes_several,
-)
+from mcp_server.gpus.request import GpuRequest, Requirements, may_compete, parse_gpus, parse_requirements, takes_several
 
 
 @pytest.mark.parametrize(

@@ -435,12 +435,7 @@ def test_a_path_without_a_rewrite_is_refused_without_a_line(project: Path) -> No
 
 def test_another_hosts_root_that_is_here_as_well_passes(project: Path) -> None:
     hosts_toml = site().model_copy(
-        update={
-            "hosts": {
-                **site().hosts,
-                "machine3": Host(name="machine3", roots=[str(project), "/srv/b"]),
-            }
-        }
+        update={"hosts": {**site().hosts, "machine3": Host(name="machine3", roots=[str(project), "/srv/b"])}}
     )
     check(f"ls {project}/train.py", project, hosts_toml)
 

@@ -125,9 +125,7 @@ async def test_diagnose_tells_why_a_log_or_a_run_failed(sandbox: Sandbox) -> Non
     trace = "Traceback (most recent call last):\n  File \"t.py\", line 1\nKeyError: 'lr'\n"
     log.write_text(f"step 7 loss 0.5\n{trace}Done.\n")
     facts = json.loads(sandbox.runward("diagnose", "--json", str(log), "--exit-code", "1").stdout)
-    assert set(facts) == {
-        *("kind", "line", "line_number", "retryable", "action", "advice", "first_step_seen", "step"),
-    }
+    assert set(facts) == {*("kind", "line", "line_number", "retryable", "action", "advice", "first_step_seen", "step")}
     assert (facts["kind"], facts["line"], facts["line_number"]) == ("python_error", "KeyError: 'lr'", 4)
     assert (facts["first_step_seen"], facts["step"]) == (True, 7)
     assert "python_error" in sandbox.runward("diagnose", str(log)).stdout

@@ -53,10 +53,7 @@ TOOLS = tools()
 WRITTEN = {name: text for name, text in TEXTS.items() if name != "prompts/reference.md"}
 WRITTEN["README.md"] = (ROOT / "README.md").read_text()
 # Arguments that cannot be tried here, and where they are.
-ELSEWHERE = {
-    "host": "another machine: test_far_runs",
-    "confirm_token": "a token is of one stop: test_kill",
-}
+ELSEWHERE = {"host": "another machine: test_far_runs", "confirm_token": "a token is of one stop: test_kill"}
 # Examples that cannot be executed here, by a part of their text.
 NOT_HERE = {
     'backend="ray", backend_options': "asks a cluster that answers: test_ray_jobs",

@@ -235,10 +235,7 @@ async def test_the_last_value_of_whole_trainings_ranks_and_everything_else_is_sa
 
 
 async def test_a_metric_that_no_run_has_is_a_decision_and_nothing_is_promoted_by_it(sandbox: Sandbox) -> None:
-    phases = [
-        {"name": "explore", "grid": {"lr": [0.1]}},
-        {"name": "final", "promote": "best"},
-    ]
+    phases = [{"name": "explore", "grid": {"lr": [0.1]}}, {"name": "final", "promote": "best"}]
     async with sandbox.agent_in_process() as agent:
         arguments = {"name": "typo", "common": script(sandbox), "phases": phases, "metric": "rewrad"}
         dry = await agent.call("launch_sweep", dry_run=True, **arguments)
@@ -535,12 +532,7 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
         )
         await to_end(agent, promotion["sweep_id"])
         (cell,) = observe(sandbox, promotion["sweep_id"]).cells
-        assert sandbox.run(str(cell.run_id)).spec.params == {
-            "steps": 7,
-            "lr": 0.5,
-            "seed": 2,
-            "out": "{run_id}",
-        }
+        assert sandbox.run(str(cell.run_id)).spec.params == {"steps": 7, "lr": 0.5, "seed": 2, "out": "{run_id}"}
 
 
 async def test_the_best_setting_is_promoted_with_seeds_of_its_own(sandbox: Sandbox) -> None:

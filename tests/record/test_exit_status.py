@@ -89,21 +89,9 @@ def test_ctrl_c_makes_any_end_that_persons_but_success() -> None:
         (Ending("killed", None, "SIGINT", PERSON), 0, "killed: SIGINT (diverged; alice)."),
         (Ending("killed", 0, None, StopRequest("killed", "alice", "")), 0, "killed: exit code 0 (alice)."),
         (Ending("killed", 0, None, StopRequest("killed", "", "")), 0, "killed: exit code 0."),
-        (
-            Ending("timed_out", 143, None, LIMIT),
-            0,
-            "timed_out: exit code 143 (3600 s have passed; time limit).",
-        ),
-        (
-            Ending("killed", None, None, PERSON),
-            0,
-            "killed: the exit status is unknown (diverged; alice).",
-        ),
-        (
-            Ending("finished", 0, None),
-            2,
-            "finished: exit code 0. Stopped 2 process(es) that it left behind.",
-        ),
+        (Ending("timed_out", 143, None, LIMIT), 0, "timed_out: exit code 143 (3600 s have passed; time limit)."),
+        (Ending("killed", None, None, PERSON), 0, "killed: the exit status is unknown (diverged; alice)."),
+        (Ending("finished", 0, None), 2, "finished: exit code 0. Stopped 2 process(es) that it left behind."),
     ],
 )
 def test_an_ending_is_one_sentence(ending: Ending, leftovers: int, text: str) -> None:

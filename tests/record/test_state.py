@@ -95,10 +95,7 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
         "finished",
     ),
     "refused": (Evidence(SPEC, (event(1, "refused", state="failed"),)), "failed"),
-    "refused: stopped before it began": (
-        Evidence(SPEC, (event(1, "refused", state="killed"),), stop=ASKED),
-        "killed",
-    ),
+    "refused: stopped before it began": (Evidence(SPEC, (event(1, "refused", state="killed"),), stop=ASKED), "killed"),
     "an end with a state nobody knows, lock free": (Evidence(SPEC, (STARTED, ended("exploded"))), "lost"),
     # Then the lock.
     "held, nothing told yet": (Evidence(SPEC, supervisor=ALIVE), "starting"),

@@ -92,11 +92,7 @@ async def test_an_argument_with_instructions_stays_an_argument(tmp_path: Path) -
     [
         ("monitor_run", {"run_id": " "}, "monitor_run needs run_id: The run to watch."),
         ("execute_blueprint", {"path": ""}, "execute_blueprint needs path: Absolute path of the blueprint."),
-        (
-            "launch_training",
-            {"task": "t" * 20_001},
-            "task is longer than 20,000 characters: name a file.",
-        ),
+        ("launch_training", {"task": "t" * 20_001}, "task is longer than 20,000 characters: name a file."),
         ("monitor_run", {"run_id": "cfm-7kqx"}, "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
         ("diagnose_run", {"run_id": "../../etc"}, "Run not found: '../../etc'. Call list_runs."),
         ("monitor_run", {"run_id": "cfm-7kqz", "box": "x"}, "monitor_run has no argument box."),

@@ -161,10 +161,7 @@ async def test_the_log_of_a_run_without_output_says_so(tmp_path: Path) -> None:
     ("uri", "message"),
     [
         ("guide://monitorin", "Guide not found: 'monitorin'. Available: monitoring."),
-        (
-            "guide://blueprint_guide",
-            f"Guide not found: 'blueprint_guide'. Available: {', '.join(GUIDES)}.",
-        ),
+        ("guide://blueprint_guide", f"Guide not found: 'blueprint_guide'. Available: {', '.join(GUIDES)}."),
         ("agent://nobody", f"Agent not found: 'nobody'. Available: {', '.join(AGENTS)}."),
         ("run://cfm-7kqx", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
         ("run://cfm-7kqx/log", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),

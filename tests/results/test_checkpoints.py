@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.checkpoints import (
-    epoch_in_name,
-    find_checkpoints,
-    find_run_checkpoints,
-    step_in_name,
-)
+from mcp_server.results.checkpoints import epoch_in_name, find_checkpoints, find_run_checkpoints, step_in_name
 from mcp_server.results.run_files import limited_scan
 from mcp_server.text.formatting import format_size
 from tests.support.ended_runs import BEGAN_S, Runs

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.scalars.condition import (
-    Condition,
-    describe_value,
-    first_match,
-    parse_condition,
-    resolve_tag,
-)
+from mcp_server.scalars.condition import Condition, describe_value, first_match, parse_condition, resolve_tag
 from mcp_server.scalars.tag_names import match_tags
 
 

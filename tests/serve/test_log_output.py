@@ -60,7 +60,7 @@ def test_trouble_is_written_without_a_descriptor_and_without_an_import_and_once(
     assert done.stderr.count("Too many open files") == 1
     assert "ZeroDivisionError: of a callback" in done.stderr
     assert re.findall("of a logger .|dropped .|of another line", done.stderr) == [
-        *("of a logger 0", "dropped 0", "of another line"),
+        *("of a logger 0", "dropped 0", "of another line")
     ]
 
 
@@ -76,7 +76,7 @@ def test_after_a_minute_an_error_is_written_again_with_the_number_of_those_left_
         return record.getMessage() if written.filter(record) else None
 
     assert [log("dropped %r", 1), log("dropped %s", 1), log("dropped %s", 1), log("other %r", 2)] == [
-        *("dropped 'a'", None, None, "other 'a'"),
+        *("dropped 'a'", None, None, "other 'a'")
     ]
     now_s[0] += 61
     assert log("dropped %r", 1) == "dropped 'a' (2 more of these since the last one)"

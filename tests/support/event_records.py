@@ -80,12 +80,6 @@ def values_of(run: RunScalars, tag: str = "loss") -> list[float]:
 
 def everything(run: RunScalars) -> dict[str, object]:
     return {
-        tag: (
-            one.steps.tobytes(),
-            one.walls.tobytes(),
-            one.values.tobytes(),
-            one.restarts,
-            one.writers,
-        )
+        tag: (one.steps.tobytes(), one.walls.tobytes(), one.values.tobytes(), one.restarts, one.writers)
         for tag, one in run.series.items()
     }

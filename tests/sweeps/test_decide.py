@@ -257,12 +257,7 @@ def test_the_fold_counts_names_the_best_and_remembers_every_run() -> None:
     best = find_best(sweep)
     assert best is not None
     cell = best.cell
-    assert (cell.cell.name, cell.runs, cell.interruptions, cell.params) == (
-        "c0",
-        ("r-c0", "r2"),
-        1,
-        {"n": 4},
-    )
+    assert (cell.cell.name, cell.runs, cell.interruptions, cell.params) == ("c0", ("r-c0", "r2"), 1, {"n": 4})
     assert names(list(sweep.failed)) == ["c1"]
 
 

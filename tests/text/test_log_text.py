@@ -68,9 +68,7 @@ def test_a_sequence_that_never_ends_does_not_take_the_line_with_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "hidden",
-    [0x200B, 0x200D, 0xFEFF, 0x202E, 0x2066, 0xAD, 0x2028, 0xE0041, 0xE0101, 0xFE0F, 0x3164],
-    ids=hex,
+    "hidden", [0x200B, 0x200D, 0xFEFF, 0x202E, 0x2066, 0xAD, 0x2028, 0xE0041, 0xE0101, 0xFE0F, 0x3164], ids=hex
 )
 def test_what_cannot_be_seen_is_not_handed_to_a_model(hidden: int) -> None:
     assert read(f"lo{chr(hidden)}ss {chr(hidden)}0.5") == ["loss 0.5"]

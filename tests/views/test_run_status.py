@@ -25,13 +25,7 @@ def test_a_new_run_has_no_unknown_fields() -> None:
 def test_a_heartbeat_omits_what_its_reader_knows() -> None:
     status = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"])
     brief = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"], brief=True)
-    heartbeat = {
-        "run_id": "cfm-7kqz",
-        "state": "running",
-        "elapsed_s": 41.3,
-        "last_output_s": 1.3,
-        "tail": ["step 7"],
-    }
+    heartbeat = {"run_id": "cfm-7kqz", "state": "running", "elapsed_s": 41.3, "last_output_s": 1.3, "tail": ["step 7"]}
     assert brief.model_dump() == heartbeat
     assert status.model_dump() == heartbeat | {"name": "cfm", "attempt": 1, "started_at": BEGAN}
 

@@ -136,11 +136,7 @@ class CustomLoopReader:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             is_loaded = _RX.loaded.search(line) is not None or _RX.not_training.search(line) is not None
-            properties = self._templates[template] = (
-                _RX.quoted.search(line) is not None,
-                is_held_out(line),
-                is_loaded,
-            )
+            properties = self._templates[template] = (_RX.quoted.search(line) is not None, is_held_out(line), is_loaded)
         return properties
 
     def _read_uncounted(self, line: str, values: list[NamedValue], *, is_row: bool) -> StepReading | None:

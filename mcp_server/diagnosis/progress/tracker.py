@@ -14,18 +14,8 @@ from typing import NamedTuple, Protocol
 
 from mcp_server.diagnosis.progress.counted_lines import KEY, CountedLines
 from mcp_server.diagnosis.progress.counter_lead import CounterLead
-from mcp_server.diagnosis.progress.custom_loops import (
-    NO_DIGITS,
-    CustomLoopReader,
-    find_values_behind_bar,
-    is_held_out,
-)
-from mcp_server.diagnosis.progress.formats import (
-    STEP_FORMATS,
-    CounterRank,
-    StepFormat,
-    may_show_progress,
-)
+from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, find_values_behind_bar, is_held_out
+from mcp_server.diagnosis.progress.formats import STEP_FORMATS, CounterRank, StepFormat, may_show_progress
 from mcp_server.diagnosis.progress.laps import TrainingLaps
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,

@@ -97,10 +97,7 @@ _ASKED = re.compile(
 _BOTH = re.compile(r"(?<![\w./-])(?P<words>[\w./-]+(?:\s+and\s+[\w./-]+)+)", re.IGNORECASE)
 _EITHER = re.compile(r"(?<![\w./-])(?P<words>[\w./-]+(?:\s+or\s+[\w./-]+)+)", re.IGNORECASE)
 _COUNTED = re.compile(rf"\b(?:(?P<sign>{_SPOKEN})\s+)?(?P<value>{_NUMBER})\s+(?P<name>{_NAMES})", re.IGNORECASE)
-_PAIRED = re.compile(
-    rf"(?P<name>{_NAMES})\s+{_LINKS}(?P<value>{_NUMBERS})(?![\w.])",
-    re.IGNORECASE,
-)
+_PAIRED = re.compile(rf"(?P<name>{_NAMES})\s+{_LINKS}(?P<value>{_NUMBERS})(?![\w.])", re.IGNORECASE)
 _KEYED = re.compile(
     rf"(?P<not>(?<!\S)(?:[-!]|(?:not|without)\s+))?(?<![\w/])(?P<key>[a-z_]+):(?P<value>{_VALUE})|\b(?P<when>since|after|before|until)\s+(?P<date>\d[\w:-]*)(?!\s+\w+\s+ago)"
 )
@@ -131,8 +128,7 @@ _RANKED = re.compile(
     re.IGNORECASE,
 )
 _BY = re.compile(
-    rf"\b(?:by|in terms of|according to|w\.?r\.?t\.?)\s+(?:the\s+|its\s+|their\s+)?(?P<tag>{_NAMES})",
-    re.IGNORECASE,
+    rf"\b(?:by|in terms of|according to|w\.?r\.?t\.?)\s+(?:the\s+|its\s+|their\s+)?(?P<tag>{_NAMES})", re.IGNORECASE
 )
 _ORDERED = re.compile(rf"\b(?:rank|sort|order|{'|'.join(_RANK_WORDS)})", re.IGNORECASE)
 _SEPARATED = re.compile(r"\w[/._]\w")

@@ -239,12 +239,7 @@ def _plan_files(cwd: Path, source: Path, mirror: Path, limit_bytes: int) -> Code
     code = read_code_directory(source, limit_bytes)
     if not code.files:
         raise BadArgument("sync", f"{cwd} has no code to send.")
-    wish = {
-        "sync": "rsync",
-        "name": _name(cwd),
-        "hash": code.digest,
-        "files": [file.facts for file in code.files],
-    }
+    wish = {"sync": "rsync", "name": _name(cwd), "hash": code.digest, "files": [file.facts for file in code.files]}
     looked = _look(mirror, wish)
     missing = set(looked.get("missing") or ())
     sent = list({file.digest: file for file in code.files if file.digest in missing}.values())

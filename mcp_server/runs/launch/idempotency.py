@@ -11,14 +11,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import (
-    HostUnreachable,
-    LaunchFailed,
-    LaunchUnanswered,
-    RunNotFound,
-    RunwardError,
-    StateUnusable,
-)
+from mcp_server.errors import HostUnreachable, LaunchFailed, LaunchUnanswered, RunNotFound, RunwardError, StateUnusable
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.runs.wait.client_calls import current_call, keep_run

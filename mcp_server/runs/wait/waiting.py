@@ -226,10 +226,7 @@ async def wait_for_runs(
 
 
 async def find_reason(
-    runs: Sequence[Watched],
-    cursors: Mapping[str, Cursor],
-    until: Until,
-    check_condition: CheckCondition | None,
+    runs: Sequence[Watched], cursors: Mapping[str, Cursor], until: Until, check_condition: CheckCondition | None
 ) -> tuple[Reason | None, str | None]:
     """Return why a wait ends now, and which value met its condition."""
     if check_condition is not None and (met := await check_condition(runs)) is not None:

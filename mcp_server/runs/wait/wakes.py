@@ -58,10 +58,7 @@ def describe_news(run: Watched, cursor: Cursor) -> str:
 
 
 async def tell_news(
-    store: RunStore,
-    told: ToldNews,
-    tell: Callable[[list[str], Positions], Awaitable[None]],
-    ends: bool = False,
+    store: RunStore, told: ToldNews, tell: Callable[[list[str], Positions], Awaitable[None]], ends: bool = False
 ) -> None:
     """Call ``tell`` with each news that no server has answered within a second, or by a task; it notes them.
 

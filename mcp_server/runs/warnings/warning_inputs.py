@@ -52,9 +52,7 @@ class Pin:
 
 
 def find_pins(
-    command: str | Sequence[str],
-    env: Mapping[str, str] | None = None,
-    params: Mapping[str, object] | None = None,
+    command: str | Sequence[str], env: Mapping[str, str] | None = None, params: Mapping[str, object] | None = None
 ) -> list[Pin]:
     """Return the GPUs that a command, its environment and its parameters pin it to, in this order."""
     more = []

@@ -27,12 +27,7 @@ from mcp_server.record.curves.databases import (
 )
 from mcp_server.record.curves.tracker_records import flatten
 from mcp_server.record.scalar_files import parse_number
-from mcp_server.scalars.formats.appended_file import (
-    WholeSource,
-    file_size,
-    open_scalar_file,
-    unreadable_error,
-)
+from mcp_server.scalars.formats.appended_file import WholeSource, file_size, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.row_series import Rows, collect_columns
 from mcp_server.scalars.series import MOST_TAGS, FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
 from mcp_server.text.formatting import join_some

@@ -33,11 +33,7 @@ class CurveOwnership:
         self._looked_ns: dict[str, int] = {}  # when one was first seen while nobody else was there
 
     def judge(
-        self,
-        path: str,
-        named: Collection[str],
-        pids: Container[int],
-        living: Iterable[processes.Process],
+        self, path: str, named: Collection[str], pids: Container[int], living: Iterable[processes.Process]
     ) -> str | None:
         """Return OWN, None for a file that is not the attempt's so far, or who else may have written it.
 

@@ -281,12 +281,7 @@ def describe_failed(cell: CellState) -> str:
 
 
 def _measure(
-    cells: Sequence[CellState],
-    store: RunStore,
-    scalars: Scalars,
-    by: Ranking,
-    states: set[str],
-    most: int,
+    cells: Sequence[CellState], store: RunStore, scalars: Scalars, by: Ranking, states: set[str], most: int
 ) -> tuple[CellState, ...]:
     """Return the cells, those in ``states`` with the value that their run has now; at most ``most`` are read."""
     measured = []

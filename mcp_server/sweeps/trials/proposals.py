@@ -182,14 +182,7 @@ def _stage_patch(top: Path, base: str, patch: str, prefix: str, index: Mapping[s
 
 
 def _describe(
-    top: Path,
-    prefix: str,
-    base: str,
-    tree: str,
-    text: str,
-    source: str,
-    paths: Sequence[str],
-    protect: Sequence[str],
+    top: Path, prefix: str, base: str, tree: str, text: str, source: str, paths: Sequence[str], protect: Sequence[str]
 ) -> Proposal:
     words = _git(top, *_DIFF, "--raw", "-z", f"{base}^{{tree}}", tree).split("\0")
     rows, names = words[:-1:2], words[1::2]

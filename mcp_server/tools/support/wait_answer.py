@@ -88,9 +88,7 @@ async def describe_outcome(
             if spec.mode == "decision":  # what is not a decision stays unseen, and comes with the next one
                 status = status.model_copy(update={"events": None})
             status, next_timeout_s = brevity.shorten_heartbeat(status, outcome.next_timeout_s)
-            answer = answer.model_copy(
-                update={"runs": [status], "next_timeout_s": next_timeout_s, "waited_s": None},
-            )
+            answer = answer.model_copy(update={"runs": [status], "next_timeout_s": next_timeout_s, "waited_s": None})
         cursors = outcome.cursors
     else:
         answer, cursors = await run_in_thread(_describe_several, server, spec, outcome, runs, shows_owner)
@@ -222,12 +220,7 @@ def _describe_one_of_several(
 
 
 def _describe_run(
-    server: ServerContext,
-    run: Run,
-    spec: WaitSpec,
-    shows_owner: bool,
-    *,
-    finished_tail: tuple[int, int] | None = None,
+    server: ServerContext, run: Run, spec: WaitSpec, shows_owner: bool, *, finished_tail: tuple[int, int] | None = None
 ) -> RunStatus:
     # A failure has its own lines, and a step says more than the line that it was read from.
     explained = run.failure is not None or (not run.ended and "step" in run.progress)

@@ -51,10 +51,7 @@ class Size:
         cpu_s = processes.cpu_s(client.pid)
         listed = _took(lambda: client.call("list_runs"), _CALLS)
         list_cpu_ms = (processes.cpu_s(client.pid) - cpu_s) / _CALLS * 1000
-        took = {
-            "list": listed,
-            "wait": _took(lambda: client.call("wait_run", run_ids=run_id, timeout_s=0), _CALLS),
-        }
+        took = {"list": listed, "wait": _took(lambda: client.call("wait_run", run_ids=run_id, timeout_s=0), _CALLS)}
         status = Path(f"/proc/{client.pid}/status").read_text()
         threads = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Threads:"))
         return cls(

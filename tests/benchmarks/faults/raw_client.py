@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _ANSWER_S = 90.0  # on a busy machine a launch waits up to 60 s for its supervisor, and says so then
-_INITIALIZE = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "campaign", "version": "1"},
-}
+_INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "campaign", "version": "1"}}
 
 
 class ServerGone(Exception):

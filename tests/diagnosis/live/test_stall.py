@@ -71,8 +71,7 @@ def test_steps_that_come_together_are_told_as_one_or_more(pace_s: float, usual: 
 
 
 @pytest.mark.parametrize(
-    ("every_s", "limit_s"),
-    [(0.01, 300), (1, 300), (7.5, 300), (8, 320), (107, 4_280), (230, 9_200), (1_140, 45_600)],
+    ("every_s", "limit_s"), [(0.01, 300), (1, 300), (7.5, 300), (8, 320), (107, 4_280), (230, 9_200), (1_140, 45_600)]
 )
 def test_the_limit_is_forty_steps_and_never_less_than_five_minutes(every_s: float, limit_s: float) -> None:
     detector = run(every_s=every_s, steps=1_000)

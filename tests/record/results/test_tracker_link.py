@@ -37,10 +37,7 @@ swanlab: 🚀 View run at https://swanlab.cn/@user/cfm/runs/x9y8z7
             "wandb: 🚀 View run at https://wandb.ai/anony-mouse-1/p/runs/q2?apiKey=" + "a" * 40,
             TrackerLink("https://wandb.ai/anony-mouse-1/p/runs/q2", "q2"),
         ),
-        (
-            "View run at https://user:word@tracker.example/runs/q3",
-            TrackerLink("https://tracker.example/runs/q3", "q3"),
-        ),
+        ("View run at https://user:word@tracker.example/runs/q3", TrackerLink("https://tracker.example/runs/q3", "q3")),
         (
             "wandb: wandb sync /data/wandb/offline-run-20260601_120000-ab12cd34\n",
             TrackerLink(directory="/data/wandb/offline-run-20260601_120000-ab12cd34", run_id="ab12cd34"),

@@ -13,12 +13,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from mcp_server.errors import (
-    BadArgument,
-    ConfigInvalid,
-    RunwardError,
-    TmuxMissing,
-)
+from mcp_server.errors import BadArgument, ConfigInvalid, RunwardError, TmuxMissing
 from mcp_server.record.handover import Handover
 from mcp_server.record.script import render
 from mcp_server.record.spec import LaunchRequest, RunSpec

@@ -8,12 +8,7 @@ from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.stop.confirmation import (
-    TOKEN_VALID_S,
-    Confirmations,
-    check_owner,
-    describe_for_confirmation,
-)
+from mcp_server.runs.stop.confirmation import TOKEN_VALID_S, Confirmations, check_owner, describe_for_confirmation
 
 RUN = Run(
     RunSpec(run_id="cfm-7kqz", owner="alice", command="python train.py --lr 3e-4"),
@@ -158,8 +153,7 @@ def test_tokens_are_not_guessed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "caller", "force"),
-    [("alice", "alice", False), ("alice", "bob", True), ("", "bob", False)],
+    ("owner", "caller", "force"), [("alice", "alice", False), ("alice", "bob", True), ("", "bob", False)]
 )
 def test_an_owner_or_a_caller_with_force_may_stop_a_run(owner: str, caller: str, force: bool) -> None:
     check_owner(replace(RUN, spec=replace(RUN.spec, owner=owner)), caller, force=force)

@@ -26,9 +26,7 @@ NO_PROCESS = 2**22 + 1  # above the largest pid that Linux gives
 
 
 def sample(*utils: int | None, **facts: Any) -> Snapshot:
-    return Snapshot(
-        gpus=tuple(Gpu(index=n, uuid=TWO[n], utilisation=util, **facts) for n, util in enumerate(utils)),
-    )
+    return Snapshot(gpus=tuple(Gpu(index=n, uuid=TWO[n], utilisation=util, **facts) for n, util in enumerate(utils)))
 
 
 @dataclass
@@ -168,7 +166,7 @@ def test_a_line_a_minute_is_recorded(tmp_path: Path) -> None:
     scene.read(sampler, *[[sample(50, None, power_w=300.0)]] * 26)
     lines = [json.loads(line) for line in scene.record.read_text().splitlines()]
     assert [line["gpus"] for line in lines] == [
-        {TWO[0]: [50.0, None, 300.0, None], TWO[1]: [None, None, 300.0, None]},
+        {TWO[0]: [50.0, None, 300.0, None], TWO[1]: [None, None, 300.0, None]}
     ] * 2
     assert lines[0]["at"].endswith("Z")
     assert scene.record.stat().st_mode & 0o777 == 0o600
@@ -273,7 +271,7 @@ def test_a_driver_that_hangs_is_a_deviation(tmp_path: Path) -> None:
     scene = Scene(tmp_path, sampler := FakeSampler())
     scene.read(sampler, [Snapshot(trouble="hangs", text="It was asked 10 s ago.")])
     assert scene.events == [
-        ("gpu_deviation", "The GPU driver does not answer. It was asked 10 s ago.", {"what": "lost"}),
+        ("gpu_deviation", "The GPU driver does not answer. It was asked 10 s ago.", {"what": "lost"})
     ]
 
 
