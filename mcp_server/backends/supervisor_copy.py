@@ -1,4 +1,9 @@
-"""The copy of the supervisor's program from which the runs of this host are supervised.
+"""The supervisor's program, which needs nothing but Python 3.9: a copy for the runs of this host, a file for others.
+
+`python3 -I -S FILE RUN_DIR` supervises a run, as `python -I -S mcp_server/supervisor RUN_DIR` does here.
+`python3 -I -S FILE --relay STATE` serves a server of another host, which started it over ssh.
+`python3 -I FILE --nvml …` queries the GPUs, as `mcp_server/gpus/nvml` does. nvidia-ml-py is in the file, if it is
+installed here. So give each content a name of its own, and never replace a file under a living run.
 
 A supervisor imports modules until the end of its run, days later. Its program lies in the state directory, one copy for
 each content, so that an upgrade or a removed environment takes nothing away from a living run.
@@ -8,28 +13,106 @@ under its exclusive lock, so none that a launch under way has chosen.
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
+import io
 import os
 import re
 import secrets
 import shutil
 import threading
 import time
+import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from mcp_server.backends.zipapp import PACKAGE, Source, read_sources
 from mcp_server.system.files import open_private
 from mcp_server.system.lock_files import LOCK_NAME, share_lock, try_lock
+
+ROOMS = ("text", "system", "command", "record", "diagnosis", "recovery", "gpus", "supervisor", "relay")
+MODULES = ("__init__.py", "errors.py")
+OLDEST_PYTHON = (3, 9)
+
+PACKAGE = Path(__file__).parents[1]
+_SUFFIXES = (".py", ".rows")
+_OLDEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+_FILE_MODE = 0o644
+# Any Python can parse it, so that one that is too old says so.
+_MAIN = f"""\
+import sys
+
+if sys.version_info < {OLDEST_PYTHON}:
+    sys.exit("runward needs Python {".".join(map(str, OLDEST_PYTHON))} or newer, this is %d.%d." % sys.version_info[:2])
+
+if sys.argv[1:2] == ["--nvml"]:
+    del sys.argv[1]
+    from mcp_server.gpus.nvml.__main__ import main
+
+    sys.exit(main())
+
+if sys.argv[1:2] == ["--relay"]:
+    del sys.argv[1]
+    from mcp_server.relay.__main__ import main
+else:
+    from mcp_server.supervisor.__main__ import main
+
+sys.exit(main())
+"""
+
+
+class Source(NamedTuple):
+    """A file of the supervisor's program, and when it was last modified."""
+
+    path: Path
+    content: bytes
+    modified_ns: int
+
+    @property
+    def name(self) -> str:
+        """The path below the package."""
+        return self.path.relative_to(PACKAGE).as_posix()
+
+
+@functools.cache
+def read_sources() -> tuple[Source, ...]:
+    """Return the supervisor's program in a fixed order, read once: a package that is replaced later changes nothing."""
+    paths = [PACKAGE / name for name in MODULES]
+    for room in ROOMS:
+        paths += sorted(path for path in (PACKAGE / room).rglob("*.*") if path.suffix in _SUFFIXES)
+    return tuple(Source(path, path.read_bytes(), path.stat().st_mtime_ns) for path in paths)
+
+
+def pack_zipapp() -> bytes:
+    """Return the program as one file; the same sources give the same bytes, wherever and whenever it is built."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:  # compressed, bytes depend on zlib's version
+        for name, text in _sources():
+            entry = zipfile.ZipInfo(name, _OLDEST_ZIP_TIME)
+            entry.external_attr = _FILE_MODE << 16
+            entry.create_system = 3  # Unix
+            archive.writestr(entry, text)
+    return content.getvalue()
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    yield "__main__.py", _MAIN.encode()
+    library = importlib.util.find_spec("pynvml")
+    if library is not None and library.origin is not None and library.origin.endswith("pynvml.py"):
+        yield "pynvml.py", Path(library.origin).read_bytes()  # one file without dependencies, where a host has none
+    for source in read_sources():
+        yield f"{PACKAGE.name}/{source.name}", source.content
+
 
 _DIRECTORY = "supervisors"
 _DIGITS = 16
 _TRIES = 5  # of what another process may remove in the same moment
 _COPY = re.compile(rf"[0-9a-f]{{{_DIGITS}}}")
 _PART = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{8}")
-_MAIN = "__main__.py"
+_MAIN_FILE = "__main__.py"
 _WRITERS = 8  # where each write takes long, most of it is waiting
 _COPIED_WITHIN_S = 10.0
 _ABANDONED_S = 3600.0  # the writer of a half-made copy of that age has exited
@@ -80,7 +163,7 @@ def _copied_program(home: Path) -> Path:
     """Return the copy that this process chose for ``home``, made anew where somebody has removed or moved it."""
     with _choosing:
         program = _chosen.get(home)
-        if program is None or not (program / _MAIN).exists():
+        if program is None or not (program / _MAIN_FILE).exists():
             program = _chosen[home] = _choose_copy(home)
         return program
 

@@ -32,7 +32,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification
 
 from mcp_server import __version__
-from mcp_server.backends.zipapp import read_sources
+from mcp_server.backends.supervisor_copy import read_sources
 from mcp_server.errors import RunwardError
 from mcp_server.resources.documents import read_documents
 from mcp_server.resources.register import Apps, ResourceServer

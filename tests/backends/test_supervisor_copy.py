@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from mcp_server.backends import supervisor_copy
-from mcp_server.backends.supervisor_copy import _copied_program, remove_unused_copies, supervisor_program
-from mcp_server.backends.zipapp import PACKAGE, read_sources
+from mcp_server.backends.supervisor_copy import (
+    PACKAGE,
+    _copied_program,
+    read_sources,
+    remove_unused_copies,
+    supervisor_program,
+)
 from mcp_server.system.lock_files import LOCK_NAME
 
 pytestmark = pytest.mark.usefixtures("own_supervisor_copies")

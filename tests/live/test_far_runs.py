@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.backends.ssh import ssh_backend, ssh_channel, ssh_silence
+from mcp_server.backends.ssh import ssh_backend, ssh_channel, ssh_link
 from mcp_server.backends.ssh.ssh_channel import Channel, channel_of, close_channels
 from mcp_server.errors import HostUnreachable
 from mcp_server.system import processes
@@ -382,14 +382,14 @@ async def test_a_launch_whose_answer_is_lost_starts_once(
 def test_a_silent_connection_is_given_up_once_somebody_waits_for_it(
     far_host: FarHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_silence, "_ASKED_S", 0.1)
-    monkeypatch.setattr(ssh_silence, "_ANSWERED_WITHIN_S", 1.0)
+    monkeypatch.setattr(ssh_link, "_ASKED_S", 0.1)
+    monkeypatch.setattr(ssh_link, "_ANSWERED_WITHIN_S", 1.0)
     channel = connect(far_host, monkeypatch)
     far_host.freeze_connections()
     with pytest.raises(HostUnreachable, match="it was silent for"):
         channel.ask("ping")
     assert channel.ask("ping")[0]["time"] > 0, "the next connection"
-    monkeypatch.setattr(ssh_silence, "_SLOWEST", 2**30)
+    monkeypatch.setattr(ssh_link, "_SLOWEST", 2**30)
     far_host.freeze_connections()
     more_than_ssh_takes = bytes(16 * 2**20)
     with pytest.raises(HostUnreachable, match="it was silent for"):
@@ -413,8 +413,8 @@ def test_an_attempt_that_hangs_is_awaited_once_where_the_host_was_away(
 async def test_the_answer_that_finds_a_host_silent_says_so(
     sandbox: Sandbox, far_host: FarHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_silence, "_ASKED_S", 0.1)
-    monkeypatch.setattr(ssh_silence, "_ANSWERED_WITHIN_S", 1.0)
+    monkeypatch.setattr(ssh_link, "_ASKED_S", 0.1)
+    monkeypatch.setattr(ssh_link, "_ANSWERED_WITHIN_S", 1.0)
     async with sandbox.agent_in_process() as agent:
         command = "until test -e go; do echo more; sleep 0.05; done"
         run_id = await agent.launch(command, cwd=str(sandbox.path), host=NAME)
@@ -428,8 +428,8 @@ async def test_the_answer_that_finds_a_host_silent_says_so(
 
 
 def test_a_host_that_works_long_is_not_silent(far_host: FarHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_silence, "_ASKED_S", 0.1)
-    monkeypatch.setattr(ssh_silence, "_ANSWERED_WITHIN_S", 1.0)
+    monkeypatch.setattr(ssh_link, "_ASKED_S", 0.1)
+    monkeypatch.setattr(ssh_link, "_ANSWERED_WITHIN_S", 1.0)
     channel = connect(far_host, monkeypatch)
     (far_host.state / "runs" / "slow-run").mkdir()
     holder = (far_host.state / "launch.lock").open("a")

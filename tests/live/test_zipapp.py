@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_server.backends.local import supervisor_argv
-from mcp_server.backends.zipapp import build_zipapp
+from mcp_server.backends.supervisor_copy import pack_zipapp
 from mcp_server.gpus.leases import LeaseHolder
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.codec import decode
@@ -54,7 +54,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def zipapp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("zipapp") / "runward-test.pyz"
-    build_zipapp(path)
+    path.write_bytes(pack_zipapp())
     return path
 
 
@@ -133,7 +133,7 @@ def test_the_zipapp_names_failures_and_time_limits(zipapp: Path, tmp_path: Path)
 
 
 def test_the_same_sources_give_the_same_bytes(zipapp: Path, tmp_path: Path) -> None:
-    build_zipapp(tmp_path / "again.pyz")
+    (tmp_path / "again.pyz").write_bytes(pack_zipapp())
     assert (tmp_path / "again.pyz").read_bytes() == zipapp.read_bytes()
 
 

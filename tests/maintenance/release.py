@@ -30,7 +30,7 @@ from pathlib import Path
 import anyio
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_server.backends.zipapp import build_zipapp
+from mcp_server.backends.supervisor_copy import pack_zipapp
 
 async def main():
     env = {**os.environ, "RUNWARD_HOME": sys.argv[1]}
@@ -39,7 +39,7 @@ async def main():
         tools = [tool.name for tool in (await client.list_tools()).tools]
         rules = await client.read_resource("guide://rules")
     assert "launch_run" in tools and "kill_run" in str(rules), tools
-    build_zipapp(Path(sys.argv[2]))
+    Path(sys.argv[2]).write_bytes(pack_zipapp())
     relay = [sys.executable, "-I", "-S", sys.argv[2], "--relay", sys.argv[1] + "/far"]
     hello = subprocess.run(relay, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True).stdout
     assert b'"hello"' in hello and b'"error"' not in hello, hello

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mcp_server.backends import supervisor_copy
 from mcp_server.backends.ssh import ssh_link
-from mcp_server.backends.zipapp import PACKAGE
+from mcp_server.backends.supervisor_copy import PACKAGE
 
 _copy = supervisor_copy._copy
 

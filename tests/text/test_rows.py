@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.backends.zipapp import build_zipapp
+from mcp_server.backends.supervisor_copy import pack_zipapp
 from mcp_server.text import rows
 
 TEXT = r"""# A comment, and no block
@@ -40,7 +40,7 @@ def test_every_file_of_the_package_can_be_read_and_no_line_has_another_form() ->
 
 
 def test_a_zipapp_holds_the_files(tmp_path: Path) -> None:
-    build_zipapp(tmp_path / "program.pyz")
+    (tmp_path / "program.pyz").write_bytes(pack_zipapp())
     code = "from mcp_server.text.rows import read_blocks; print(len(list(read_blocks('diagnosis/failure/failures'))))"
     argv = [
         sys.executable,

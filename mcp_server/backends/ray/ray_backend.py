@@ -24,8 +24,8 @@ from typing_extensions import override
 
 from mcp_server.backends.base import ListEnded, ScheduledGpus
 from mcp_server.backends.local import LocalBackend, supervisor_argv
-from mcp_server.backends.ray import job_request, ray_states
-from mcp_server.backends.ray.ray_watch import JobReport, RayWatch
+from mcp_server.backends.ray import job_request
+from mcp_server.backends.ray.ray_watch import JobReport, RayWatch, judge
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
 from mcp_server.record.events import ENDING, read_new_events
 from mcp_server.record.handover import Handover
@@ -197,8 +197,7 @@ class RayBackend(ScheduledGpus, LocalBackend):
         if is_locked(directory.lock):  # it came meanwhile
             return alive
         is_fresh = abs(time.time() - posix(spec.created_at)) < STARTING_S
-        seen = ray_states.Seen(has_events=has_events, is_here=is_here, is_fresh=is_fresh)
-        return ray_states.judge(report, _address(spec), spec.run_id, seen)
+        return judge(report, _address(spec), spec.run_id, has_events=has_events, is_here=is_here, is_fresh=is_fresh)
 
     def _judge_mirror(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
         """Return what is known of the supervisor here, with what Ray says of a job that waits or is out of reach."""

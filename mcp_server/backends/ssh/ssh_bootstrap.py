@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcp_server.backends.zipapp import OLDEST_PYTHON
+from mcp_server.backends.supervisor_copy import OLDEST_PYTHON
 from mcp_server.errors import ConfigInvalid
 from mcp_server.system.files import read_configuration
 

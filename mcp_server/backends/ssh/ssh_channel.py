@@ -21,8 +21,7 @@ from typing import Any
 from mcp_server.backends.ssh.far_answers import read_answer, read_error, read_hello, read_report
 from mcp_server.backends.ssh.mirror import LAUNCHING, Mirror
 from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
-from mcp_server.backends.ssh.ssh_link import CONNECTED_WITHIN_S, ConnectionFailedError, SshLink
-from mcp_server.backends.ssh.ssh_silence import Awaited, SilenceWatch
+from mcp_server.backends.ssh.ssh_link import CONNECTED_WITHIN_S, Awaited, ConnectionFailedError, SilenceWatch, SshLink
 from mcp_server.errors import HostUnreachable, RunwardError
 from mcp_server.record.relay_channel import REQUESTS, read_frame
 from mcp_server.record.run_directory import now, read_json, write_json

@@ -9,8 +9,7 @@ import pytest
 
 from mcp_server.backends.ray.job_request import check_request, describe_wait, find_address, make_request, parse_address
 from mcp_server.backends.ray.ray_backend import RayBackend
-from mcp_server.backends.ray.ray_states import Seen, judge
-from mcp_server.backends.ray.ray_watch import JobReport
+from mcp_server.backends.ray.ray_watch import JobReport, judge
 from mcp_server.errors import BadArgument, HostUnreachable
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.ray.ray_head import RayHead, RayJob, RayRefused
@@ -20,8 +19,8 @@ from mcp_server.record.state import Evidence, Liveness, fold
 from mcp_server.supervisor.start_command import select_job_environment
 from tests.support.slow_answers import SLOW_ANSWERS, answer_slowly
 
-NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
-FRESH = Seen(False, False, is_fresh=True)
+NEW, FRESH = {"has_events": False, "is_here": False}, {"has_events": False, "is_here": False, "is_fresh": True}
+HERE, ELSEWHERE = {"has_events": True, "is_here": True}, {"has_events": True, "is_here": False}
 FAILED = RayJob("FAILED", "Job entrypoint command failed with exit code 2, last available logs\nbash: no such file", 2)
 STOPPED = RayJob("STOPPED", "Job was intentionally stopped.", ended_ms=1_795_399_001_186)
 GAVE_UP = RayJob("FAILED", "Job supervisor actor failed to …", error_type="JOB_SUPERVISOR_ACTOR_START_TIMEOUT")
@@ -52,10 +51,10 @@ STARTED: RecordEvent = {"seq": 1, "kind": "started", "at": "2026-11-23T01:00:00.
     ],
 )
 def test_a_state_is_what_ray_and_the_record_prove(
-    report: JobReport, seen: Seen, liveness: Liveness, state: str
+    report: JobReport, seen: dict[str, bool], liveness: Liveness, state: str
 ) -> None:
-    found = judge(report, "http://head:8265", "cfm-7kqz", seen)
-    events = (STARTED,) if seen.has_events else ()
+    found = judge(report, "http://head:8265", "cfm-7kqz", **seen)
+    events = (STARTED,) if seen["has_events"] else ()
     run = fold(Evidence(RunSpec(run_id="cfm-7kqz"), events, supervisor=found, age_s=60.0))
     assert (found.liveness, run.state, run.job_id) == (liveness, state, "cfm-7kqz")
     if liveness is Liveness.UNREACHABLE:
@@ -63,23 +62,25 @@ def test_a_state_is_what_ray_and_the_record_prove(
 
 
 def test_a_job_that_ray_ended_before_its_supervisor_came_says_why() -> None:
-    run = fold(Evidence(RunSpec(), supervisor=judge(JobReport(FAILED), "http://head:8265", "a", NEW), age_s=60.0))
+    run = fold(Evidence(RunSpec(), supervisor=judge(JobReport(FAILED), "http://head:8265", "a", **NEW), age_s=60.0))
     assert run.reason == (
         "Ray ended the job before its supervisor started, so the command never ran: Job entrypoint command failed with "
         "exit code 2, last available logs"
     )
     assert run.failure is not None
     assert run.failure["kind"] == "ray_error"
-    waited = fold(Evidence(RunSpec(), supervisor=judge(JobReport(GAVE_UP), "http://head:8265", "a", NEW), age_s=60.0))
+    waited = fold(Evidence(RunSpec(), supervisor=judge(JobReport(GAVE_UP), "http://head:8265", "a", **NEW), age_s=60.0))
     assert (waited.state, waited.stopped_by) == ("failed", "scheduler")
     assert waited.failure is not None
     assert waited.failure["retryable"]
     assert "RAY_JOB_START_TIMEOUT_SECONDS" in waited.failure["advice"]
     assert run.stopped_by is None
     died = RayJob("FAILED", "Job supervisor actor died: …", error_type="JOB_SUPERVISOR_ACTOR_DIED")
-    dropped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(died), "http://head:8265", "a", NEW), age_s=60.0))
+    dropped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(died), "http://head:8265", "a", **NEW), age_s=60.0))
     assert (dropped.state, dropped.stopped_by) == ("failed", "scheduler")
-    stopped = fold(Evidence(RunSpec(), supervisor=judge(JobReport(STOPPED), "http://head:8265", "a", NEW), age_s=60.0))
+    stopped = fold(
+        Evidence(RunSpec(), supervisor=judge(JobReport(STOPPED), "http://head:8265", "a", **NEW), age_s=60.0)
+    )
     assert (stopped.ended_at, stopped.stopped_by) == ("2026-11-23T01:56:41.186Z", "scheduler")
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mcp_server.backends.ssh.ssh_silence import Awaited, Silence
+from mcp_server.backends.ssh.ssh_link import Awaited, Silence
 from mcp_server.record.relay_channel import FrameWriter
 
 

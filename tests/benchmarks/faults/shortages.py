@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from mcp_server.backends.zipapp import PACKAGE, read_sources
+from mcp_server.backends.supervisor_copy import PACKAGE, read_sources
 from tests.benchmarks.faults.raw_client import RawClient, Refused, ServerGone
 from tests.benchmarks.harness import REPOSITORY, NotMeasured, Sandbox
 from tests.benchmarks.report import Row, Table
