@@ -27,17 +27,9 @@ from mcp_server.errors import BadArgument, InterpreterGone, LaunchFailed, ProcFo
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record import run_processes
 from mcp_server.record.handover import Handover, prepare_directory
 from mcp_server.record.run_directory import RunDir
-from mcp_server.record.run_processes import (
-    REAP_STEP_S,
-    Reaping,
-    ReapResult,
-    RunProcess,
-    ThisHost,
-    name_processes,
-    supervisor_of,
-)
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
@@ -61,7 +53,7 @@ class LocalBackend(Backend):
     leases_gpus = True
 
     def __init__(self) -> None:
-        self._host = ThisHost()
+        self._host = run_processes.ThisHost()
 
     @override
     def check_usable(self) -> None:
@@ -152,19 +144,19 @@ class LocalBackend(Backend):
 
     @override
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
-        supervisor = supervisor_of(directory.path, run)
+        supervisor = run_processes.supervisor_of(directory.path, run)
         return supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
 
     @override
-    async def reap(self, directory: RunDir, run: Run) -> ReapResult:
-        reaping = Reaping(self._host, directory.path, run)
+    async def reap(self, directory: RunDir, run: Run) -> run_processes.ReapResult:
+        reaping = run_processes.Reaping(self._host, directory.path, run)
         while (result := reaping.step()) is None:  # noqa: ASYNC110 - no event announces the end of a process
-            await anyio.sleep(REAP_STEP_S)
+            await anyio.sleep(run_processes.REAP_STEP_S)
         return result
 
     @override
-    def find_leftovers(self, run: Run) -> list[RunProcess]:
-        return name_processes(self._host.find_leftovers(run))
+    def find_leftovers(self, run: Run) -> list[run_processes.RunProcess]:
+        return run_processes.name_processes(self._host.find_leftovers(run))
 
     @override
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:

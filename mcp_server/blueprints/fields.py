@@ -7,16 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
 
-from mcp_server.blueprints.headings import (
-    NAMES,
-    NO_HASHES,
-    BlueprintFault,
-    Section,
-    SectionItem,
-    find_section,
-    plain_text,
-    split_label,
-)
+from mcp_server.blueprints import headings
 from mcp_server.blueprints.markdown import LINE_BREAK, code_spans
 from mcp_server.blueprints.sections import is_explanation, read_items
 from mcp_server.text.rows import read_patterns, read_words
@@ -40,16 +31,16 @@ _USER_VARIABLES = frozenset({"HOME", "USER"})
 class BlueprintReader:
     """The sections of a document, the faults, the line of each value, and notes found inside sections."""
 
-    sections: dict[str, Section] = field(default_factory=dict)
-    faults: list[BlueprintFault] = field(default_factory=list)
+    sections: dict[str, headings.Section] = field(default_factory=dict)
+    faults: list[headings.BlueprintFault] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def refuse(self, name: str, line: int, cause: str, *, fatal: bool = True) -> None:
         """Note a fault of a section. A fatal one prevents running the document, where nothing replaces the section."""
-        is_named = name in NAMES and "[exp_" not in cause
+        is_named = name in headings.NAMES and "[exp_" not in cause
         text = f"[exp_{name}]{'' if cause.startswith(':') else ' '}{cause}" if is_named else cause
-        self.faults.append(BlueprintFault(line, text, fatal, name))
+        self.faults.append(headings.BlueprintFault(line, text, fatal, name))
 
     def add_note(self, name: str, text: str) -> None:
         """Keep what a section says beside its value."""
@@ -62,7 +53,7 @@ class BlueprintReader:
         return placeholder is not None
 
 
-def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
+def content_items(reader: BlueprintReader, name: str) -> list[headings.SectionItem]:
     """Return the items of a section without explanations, or its description where nothing else is there.
 
     Empty if the section is absent.
@@ -72,11 +63,11 @@ def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
         return []
     if section.exact is not None:
         is_there = section.exact.strip() and section.data is not None
-        return [SectionItem(section.line, "", section.exact, is_code=True)] if is_there else []
+        return [headings.SectionItem(section.line, "", section.exact, is_code=True)] if is_there else []
     items = list(read_items(section))
     content = [item for item in items if not is_explanation(item.label)]
     described = [item for item in items if _RX.description_label.fullmatch(item.label)]
-    return content or [item for item in described if find_section(item.text) != name]
+    return content or [item for item in described if headings.find_section(item.text) != name]
 
 
 def _bare_value(text: str) -> str:
@@ -147,7 +138,7 @@ def leaves_open(reader: BlueprintReader, name: str) -> bool:
     return all(_RX.default.match(_bare_value(item.text)) for item in content_items(reader, name))
 
 
-def _find_path(name: str, item: SectionItem, value: str) -> tuple[str, str | None]:
+def _find_path(name: str, item: headings.SectionItem, value: str) -> tuple[str, str | None]:
     """Return the path that an item names, or an empty text, and the remark behind it; None in a sentence.
 
     All of the item, or the path that begins it with a remark behind, or the only path of a sentence. Another path
@@ -157,7 +148,7 @@ def _find_path(name: str, item: SectionItem, value: str) -> tuple[str, str | Non
         _Unclear: nobody can tell which path is meant.
     """
     text, label = item.text.strip(), item.label
-    is_content = not label or item.is_code or find_section(label) == name or _RX.content_label.fullmatch(label)
+    is_content = not label or item.is_code or headings.find_section(label) == name or _RX.content_label.fullmatch(label)
     spans = _find_spans(text)
     head = spans[0] if spans and is_content and not text[: spans[0].start].strip(" *_`\"'（(") else None
     if is_content and (head is None or not head.is_quoted) and " " in (whole := _match_path_with_spaces(value)):
@@ -198,7 +189,7 @@ def _is_of_another_run(before: str, after: str) -> bool:
     return bool(_RX.of_another_run.fullmatch(re.sub(r"[`*\"'\s]+", " ", words).strip()))
 
 
-def _find_in_sentence(item: SectionItem, value: str, spans: Sequence[_Span]) -> str:
+def _find_in_sentence(item: headings.SectionItem, value: str, spans: Sequence[_Span]) -> str:
     """Return the only path of a sentence; quoted paths, else those from the root, count before others."""
     for group in ([s for s in spans if s.is_quoted], [s for s in spans if _RX.rooted.match(s.path)], spans):
         paths = list(dict.fromkeys(span.path for span in group))
@@ -272,7 +263,7 @@ def _choose_path(reader: BlueprintReader, name: str, paths: Sequence[tuple[int, 
         return None
     own = ("codebase_dir", "result_dir") if name == "tensorboard" else ("codebase_dir",)
     for variable in map("".join, _RX.variable.findall(first)):
-        if variable not in _USER_VARIABLES and find_section(variable) not in own:
+        if variable not in _USER_VARIABLES and headings.find_section(variable) not in own:
             reader.refuse(name, line, f": {variable} has no value in {first[:80]!r}: write the path out.")
     return first
 
@@ -323,7 +314,7 @@ def read_purpose(reader: BlueprintReader) -> str:
     return words.strip("\"'").strip()
 
 
-def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
+def _purpose_lines(section: headings.Section) -> Iterator[tuple[int, str, bool]]:
     """Yield the lines of the purpose without their labels, and whether each only hints."""
     if section.exact is not None:
         if section.exact.strip():
@@ -331,20 +322,20 @@ def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
         return
     is_hint = False
     lines = section.all_lines
-    is_subtitle = section.level < NO_HASHES and len(section.inline.split()) <= 3  # noqa: PLR2004 - as in "Purpose: why"
+    is_subtitle = section.level < headings.NO_HASHES and len(section.inline.split()) <= 3  # noqa: PLR2004 - as in "Purpose: why"
     for line in section.lines if is_subtitle and any(line.text.strip() for line in section.lines) else lines:
-        text = plain_text(line) if line.fence is None else line.text.strip()
+        text = headings.plain_text(line) if line.fence is None else line.text.strip()
         if line.fence is None and ("<" in text or "&" in text):
             text = unescape(_RX.inline_tag.sub("", LINE_BREAK.sub(" ", text)))
         if not text or line.level or text.startswith("#") or re.fullmatch(r"[-=_*|:+•– ]+", text):
             is_hint = is_hint and bool(text) and not line.level
             continue
-        label, value = split_label(text)
+        label, value = headings.split_label(text)
         begins_item = bool(line.list_mark) or bool(label and is_explanation(label))
-        is_own_label = find_section(label) == "purpose" or _RX.purpose_label.fullmatch(label)
+        is_own_label = headings.find_section(label) == "purpose" or _RX.purpose_label.fullmatch(label)
         if is_explanation(label):
             is_hint = not _RX.description_label.fullmatch(label)
-            text = "" if not is_hint and find_section(value) == "purpose" else value
+            text = "" if not is_hint and headings.find_section(value) == "purpose" else value
         elif is_own_label:
             is_hint, text = False, value
         elif begins_item:

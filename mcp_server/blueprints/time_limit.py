@@ -1,4 +1,4 @@
-"""The time limit of a blueprint. Pure.
+"""The time limit of a blueprint, and the time to its first step with the pattern of its line. Pure.
 
 Each duration of the section has a part: the limit, a part of a total, another thing's, or the first step's.
 """
@@ -20,14 +20,129 @@ from mcp_server.blueprints.clauses import (
     split_clauses,
 )
 from mcp_server.blueprints.fields import ABSENT, BlueprintReader, content_items
-from mcp_server.blueprints.first_step import FIRST_STEP, MAX_TIME_S, MOST_CHARS, take_first_step
-from mcp_server.blueprints.headings import SectionItem
-from mcp_server.blueprints.sections import is_explanation
+from mcp_server.blueprints.headings import Section, SectionItem
+from mcp_server.blueprints.markdown import SourceLine
+from mcp_server.blueprints.sections import is_explanation, read_items
+from mcp_server.errors import PatternError
 from mcp_server.text.durations import COUNTED, find_durations, normalize, parse_with_unit
 from mcp_server.text.formatting import duration
+from mcp_server.text.regex import compile_user_pattern
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("blueprints/patterns", "time_limit")
+_FIRST_STEP = _RX.named
+_MAX_TIME_S = 60 * 86_400.0
+_MOST_CHARS = 1_500  # of a text about a time
+_MOST_LINES = 200  # of the notes; the rest of a pasted log is not read
+
+
+def _take_first_step(text: str) -> tuple[str, float | None, str]:
+    """Return a text without its first-step rule, the seconds of the rule, and its words.
+
+    ``24h / first step 20min`` has the rest ``24h``.
+    """
+    rest: list[str] = []
+    seconds: float | None = None
+    rule = ""
+    awaits_time = False
+    for clause in split_clauses(text, keeps_durations=False):
+        phrase = _FIRST_STEP.search(clause.text)
+        if phrase and _RX.after.search(f"{clause.text[: phrase.start()]}\x01{clause.text[phrase.end() :]}"):
+            phrase = None  # a limit that begins there
+        if phrase and len(set(clause.seconds)) > 1:  # "24 hours with 20 min for the first step"
+            marks = [mark.start() for mark in re.finditer(MARK, clause.text)]
+            chosen = min(range(len(marks)), key=lambda n: max(marks[n] - phrase.end(), phrase.start() - marks[n]))
+            seconds = clause.seconds[chosen] if seconds is None else seconds
+            rule = rule or clause.written
+            normal = normalize(clause.written)
+            taken = find_durations(clause.written)[chosen]
+            rest.append(_FIRST_STEP.sub(" ", f"{normal[: taken.start]} {normal[taken.end :]}"))
+        elif phrase or (awaits_time and clause.seconds):  # as in "first step, within 20 min"
+            seconds = clause.seconds[0] if clause.seconds and seconds is None else seconds
+            awaits_time = not clause.seconds
+            rule = ", ".join(filter(None, (rule, clause.written)))
+        elif rule and clause.seconds and set(clause.seconds) == {seconds}:
+            continue  # the rule again: "if none is seen after 20 minutes, it failed"
+        elif clause.seconds or not _RX.consequence.fullmatch(clause.text):
+            rest.append(clause.written)
+    return ", ".join(rest), seconds, rule
+
+
+def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tuple[float | None, str | None]:
+    """Return the time to the first step in seconds and the pattern of its line. None for what is absent."""
+    limit_section = reader.sections.get("max_time")
+    items = list(read_items(limit_section)) if limit_section and limit_section.exact is None else []
+    items += read_items(Section("notes", 0, lines=_lines_about_first_step(notes)))
+    rules: list[tuple[int, float, str | None]] = []
+    line_pattern: str | None = None  # of a rule that names the line and no time
+
+    def refuse(line: int, text: str) -> None:
+        reader.refuse("first_step", line, text)
+
+    candidates = [item for item in items if len(item.text) < _MOST_CHARS and _FIRST_STEP.search(item.words)]
+    for item in candidates[:_MOST_LINES]:
+        words = item.words
+        _, seconds, rule = _take_first_step(words)
+        if seconds is None and _FIRST_STEP.search(item.label) and not _RX.pattern_label.search(item.label):
+            seconds = parse_with_unit(item.text.strip("`*\"' "), item.label)
+            if seconds is None and re.fullmatch(r"[`*\"' ]*[\d.]+[`*\"' ]*", item.text):
+                refuse(item.line, f"the time to the first step has no unit: {item.text[:40]!r}. Write e.g. 20 min.")
+                continue
+        if seconds is None and _RX.line_with.search(words):
+            line_pattern = line_pattern or _pattern_of_name(words)
+        if seconds is None or (Clause(rule, rule).is_report and not _RX.due.search(rule)):
+            continue
+        if not 0 < seconds <= _MAX_TIME_S:
+            refuse(item.line, f"the time to the first step is not usable: {duration(seconds)}. Write e.g. 20 min.")
+            continue
+        start = _FIRST_STEP.search(words)
+        rules.append((item.line, seconds, _pattern_of_name(words[start.start() :] if start else words)))
+    if other := next((rule for rule in rules if rule[1] != rules[0][1]), None):
+        first = f"the first step is due in {duration(rules[0][1])} in line {rules[0][0]}"
+        refuse(other[0], f"{first}, in {duration(other[1])} here: write one.")
+    pattern = _read_pattern(reader, items) or next((name for _, _, name in rules if name), None) or line_pattern
+    lost = next((item for item in candidates if pattern is None and _RX.line_with.search(item.words)), None)
+    if lost is not None:
+        text = "the line of the first step is not understood: write a part of it in quotes, of at most 60 characters."
+        reader.refuse("", lost.line, text, fatal=False)
+    return (rules[0][1] if rules else None), pattern
+
+
+def _lines_about_first_step(notes: Sequence[SourceLine]) -> list[SourceLine]:
+    """Return the lines of the notes that may hold the rule: those that name it, and the lines below them."""
+    chosen: dict[int, SourceLine] = {}
+    for index, line in enumerate(notes):
+        if len(line.text) < _MOST_CHARS and (_FIRST_STEP.search(line.text) or _RX.pattern_label.search(line.text)):
+            chosen |= {number: notes[number] for number in range(index, min(index + 3, len(notes)))}
+            if len(chosen) > 3 * _MOST_LINES:
+                break
+    return [chosen[index] for index in sorted(chosen)]
+
+
+def _read_pattern(reader: BlueprintReader, items: Sequence[SectionItem]) -> str | None:
+    for item in items:
+        if _RX.pattern_label.search(item.label):
+            written = item.text.strip().strip("`\"'")
+            try:
+                compile_user_pattern(written)
+            except PatternError as error:
+                reader.refuse("", item.line, f"first_step_pattern is not usable: {error.why}.")
+            else:
+                return written
+    return None
+
+
+def _pattern_of_name(words: str) -> str | None:
+    """Return a pattern for the quoted name in ``words``: "kl loss" matches ``actor/kl_loss``, not ``use_kl_loss``."""
+    if (quoted := _RX.quoted_name.search(words) or _RX.quoted_text.search(words)) is None:
+        return None
+    text = quoted[1].strip()
+    name = r"[\s_/-]*".join(re.escape(part) for part in re.split(r"[\s_/-]+", text))
+    # Settings such as use_kl_loss and kl_loss_coef are printed before any step, and "lap 1" is not "lap 10".
+    before, behind = (r"(?<![a-z\d_])", r"(?![a-z\d_])")
+    return f"(?i){before if text[:1].isalnum() else ''}{name}{behind if text[-1:].isalnum() else ''}"
+
+
 _REMEDY = "Write one duration, as 24 hours or 90 min"
 _FEW_WORDS = 4  # beside a duration: "at most 12 hours" needs no note
 _MAX_PARTS = 4  # of a reckoning
@@ -89,7 +204,7 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
     for item in content_items(reader, "max_time"):
         if find_durations(item.label):  # "72 hours = 3 days" is one text
             item = replace(item, label="", text=item.whole)  # noqa: PLW2901
-        elif FIRST_STEP.search(item.label):
+        elif _FIRST_STEP.search(item.label):
             continue
         value = _RX.italic.sub(r"\1", item.text).strip("`*\"' ")
         value = _RX.max_time_label.sub("", value).strip("`*\"' ")
@@ -111,7 +226,7 @@ def _read_clauses(reader: BlueprintReader) -> _Entries:
 
 def _add_label(label: str, clauses: list[Clause]) -> list[Clause]:
     """Return the clauses of an item with its label in front, unless that says nothing about a time."""
-    if is_explanation(label) or _RX.plain_label.fullmatch(label) or FIRST_STEP.search(label):
+    if is_explanation(label) or _RX.plain_label.fullmatch(label) or _FIRST_STEP.search(label):
         return clauses
     first, *others = clauses or [Clause("", "")]
     return [replace(first, written=f"{label}: {first.written}", text=f"{label}: {first.text}"), *others]
@@ -119,10 +234,10 @@ def _add_label(label: str, clauses: list[Clause]) -> list[Clause]:
 
 def _read_value(value: str) -> tuple[str, str]:
     """Return a text with its reckoning done and its first-step rule left out, and why it is none, or an empty text."""
-    if len(value) > MOST_CHARS:
+    if len(value) > _MOST_CHARS:
         return "", f"is not a duration: it has {len(value):,} characters"
     value = _RX.unit_behind.sub(r"\1 \2", value)
-    value = take_first_step(value).rest if FIRST_STEP.search(value) else value
+    value = _take_first_step(value)[0] if _FIRST_STEP.search(value) else value
     value, unclear = _reckon(value)
     text = normalize(value)
     if unclear:
@@ -257,7 +372,7 @@ def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, floa
         return None
     line, limit_s = limits[0]
     reader.lines["max_time"] = line
-    if not 0 < limit_s <= MAX_TIME_S:
+    if not 0 < limit_s <= _MAX_TIME_S:
         reader.refuse("max_time", line, f"is {'longer than 60 days' if limit_s > 0 else 'not above zero'}.")
         return None
     for other_line, other_s in limits[1:]:

@@ -1,13 +1,14 @@
-"""The environment that a run inherits from this host, and the values of its secrets."""
+"""The environment that a run inherits from this host, the values of its secrets, and the targets of its notices."""
 
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
-from mcp_server.store.state_home import StateHome
+from mcp_server.record.notices.notice import Target, guess_service, name_target, split_command
+from mcp_server.store.state_home import Config, NotifySettings, StateHome, check_address
 from mcp_server.system.files import read_configuration
 from mcp_server.text.redaction import Redactor
 from mcp_server.text.secret_patterns import is_distinct, is_secret_variable, names_a_secret
@@ -134,3 +135,37 @@ def read_secrets_file(file: Path) -> dict[str, str]:
         elif line.strip() and not line.strip().startswith("#"):
             raise SecretsFileUnreadable(file, f"line {number} is not NAME=VALUE")
     return secrets
+
+
+def find_targets(config: Config, environ: Mapping[str, str], secrets_file: Path) -> tuple[list[Target], list[str]]:
+    """Return the targets that can be used, and a sentence for each that cannot: a run never waits for a notice."""
+    targets: list[Target] = []
+    problems: list[str] = []
+    for settings in config.notify:
+        try:
+            targets += _make_targets(settings, environ, secrets_file)
+        except RunwardError as error:
+            problems.append(f"A target of notices gets nothing: {error}")
+        except ValueError as error:
+            problems.append(f"A target of notices gets nothing: {settings.webhook_secret}: {error}.")
+    return targets, problems
+
+
+def _make_targets(settings: NotifySettings, environ: Mapping[str, str], secrets_file: Path) -> Iterator[Target]:
+    names = [settings.webhook_secret, settings.token_secret, settings.sign_secret]
+    secrets = find_secrets(filter(None, names), environ, secrets_file)
+    if url := secrets.get(settings.webhook_secret, settings.webhook):
+        check_address(url)
+        yield Target(
+            name=name_target(url, ()),
+            url=url,
+            service=settings.service or guess_service(url),
+            token=secrets.get(settings.token_secret, ""),
+            sign_secret=secrets.get(settings.sign_secret, ""),
+            events=settings.on,
+            max_per_hour=settings.max_per_hour,
+        )
+    if settings.command:
+        command = split_command(settings.command)
+        name = name_target("", command if not isinstance(settings.command, str) else settings.command.split())
+        yield Target(name=name, command=command, events=settings.on, max_per_hour=settings.max_per_hour)

@@ -11,17 +11,23 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mcp_server.command.inputs import Input, find_inputs, find_param_inputs, find_program_names
+import yaml
+
+from mcp_server.command import inputs
+from mcp_server.command.hydra import HydraConfigs, find_hydra_configs
 from mcp_server.command.outputs import is_output_place
 from mcp_server.command.programs import REMOTE_PROGRAMS
 from mcp_server.command.shell import ReadCommand
 from mcp_server.command.words import scan_quotes
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, HostsFile, find_foreign_roots
+from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.directory_scan import MOST_NAMES, DirectoryScan, list_names
 from mcp_server.system.files import read_regular_file
@@ -120,7 +126,7 @@ def refuse_first(faults: Iterable[BadArgument]) -> None:
 class MissingInput(BadArgument):
     """An input of a launch does not exist. ``is_made``: a training before it may yet make it."""
 
-    def __init__(self, argument: str, file: Input, where: str, remedy: str) -> None:
+    def __init__(self, argument: str, file: inputs.Input, where: str, remedy: str) -> None:
         super().__init__(argument, f"there is no {file.kind} {file.path}{where}.", remedy)
         self.is_made = file.kind in ("checkpoint", "model")
 
@@ -144,15 +150,15 @@ def find_missing_inputs(
     # A root that exists here as well is a hint, too.
     roots = Roots(find_foreign_roots(site, host), (), host.name)
     for argument, file in (
-        *(("command", file) for file in find_inputs(command)),
-        *(("params", file) for file in find_param_inputs(request.params, command)),
+        *(("command", file) for file in inputs.find_inputs(command)),
+        *(("params", file) for file in inputs.find_param_inputs(request.params, command)),
     ):
         if (missing := _find_missing(file, cwd)) is not None:
             directory, path = missing
             where = "" if Path(file.path).is_absolute() else f" in {directory}"
             hints = (suggest_names(path), _suggest_rewrite(file, roots))
             yield MissingInput(argument, file, where, " ".join(filter(None, hints)))
-    for name in find_program_names(command) if search_path is not None else ():
+    for name in inputs.find_program_names(command) if search_path is not None else ():
         if shutil.which(name, path=search_path) is None:
             yield BadArgument(
                 "command", f"{name} is on no directory of PATH.", _suggest_programs(name, search_path or "")
@@ -241,7 +247,7 @@ def _describe_foreign(argument: str, roots: Roots, rewrite: Rewrite, line: str |
     return BadArgument(argument, cause, f"Use `{line}`." if len(line) <= _LONGEST_LINE else "")
 
 
-def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
+def _find_missing(file: inputs.Input, cwd: Path) -> tuple[Path, Path] | None:
     """Return the directory and the path of an input that certainly does not exist; None where it may exist."""
     base = cwd
     for step in file.base:
@@ -258,7 +264,7 @@ def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
     return (base, path) if is_certain or _is_misspelt(Path(file.path), base) or _is_nowhere(file, base) else None
 
 
-def _is_nowhere(file: Input, base: Path) -> bool:
+def _is_nowhere(file: inputs.Input, base: Path) -> bool:
     """Return whether a relative config or checkpoint of a script is nowhere below its directory, or that it runs in.
 
     Other programs have configs of their own; a checkpoint without a directory may be one of a hub.
@@ -271,7 +277,7 @@ def _is_nowhere(file: Input, base: Path) -> bool:
     return not any(_exists_below(Path(path.name), place) for place in places)
 
 
-def _suggest_rewrite(file: Input, roots: Roots) -> str:
+def _suggest_rewrite(file: inputs.Input, roots: Roots) -> str:
     """Return, as a sentence, where a missing file of another host is on this one; empty where it is not here."""
     rewrite = roots.rewrite(file.path)
     return f"Here it is {rewrite.text}." if rewrite and Path(rewrite.text).exists() else ""
@@ -339,3 +345,90 @@ def suggest_names(path: str | Path) -> str:
     if not alike and path.suffix:
         alike = [name for name in names if Path(name).suffix == path.suffix][:_MOST_NEAR]
     return f"Near: {', '.join(str(directory / name) for name in alike)}." if alike else ""
+
+
+_MOST_BYTES, _MOST_FILES, _MOST_VALUES = 1_000_000, 40, 20_000
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where it was built
+
+
+def find_config_files(request: LaunchRequest, command: ReadCommand, cwd: Path) -> list[Path]:
+    """Return the existing configuration files that a launch names, those that Hydra composes among them.
+
+    Raises:
+        BadArgument: Hydra has no config of the name that the command gives.
+    """
+    files: dict[Path, None] = {}
+    programs = inputs.find_placed_programs(command)
+    for number, program in enumerate(programs, 1):
+        base = program.find_directory(cwd)
+        words = list(program.words)
+        if number == len(programs):
+            words += format_arguments(request.params, request.param_style)
+        files |= {path: None for word in program.configs if (path := base / Path(word).expanduser()).is_file()}
+        hydra = find_hydra_configs(words, program.find_file(cwd), base)
+        _check_name(hydra)
+        files |= dict.fromkeys(hydra.files)
+    return list(files)[:_MOST_FILES]
+
+
+def find_config_roots(files: list[Path], roots: Roots) -> Iterator[BadArgument]:
+    """Yield the lines of configuration files that name another host's path."""
+    for file in files if roots.foreign else ():
+        with suppress(OSError):
+            yield from find_foreign_lines(file, roots)
+
+
+def find_missing_data(
+    files: list[Path], command: ReadCommand, params: Mapping[str, Any], cwd: Path
+) -> Iterator[BadArgument]:
+    """Yield the data files and models that configuration files name and that are not here.
+
+    Values that the command or its parameters set are theirs, not the file's. Outputs of a training are left out.
+    """
+    evaluates = any(program.evaluates for program in inputs.find_placed_programs(command))
+    overridden = {*command.split_options()[0], *params}
+    overridden = {name.lstrip("+~-") for name in overridden}
+    for file in files:
+        if file.suffix.lower() not in (".yaml", ".yml", ".json"):
+            continue
+        # Aliases can repeat a small file without end.
+        for key, value in islice(_flatten(_read_yaml(file)), _MOST_VALUES):
+            if any(name == key or name.endswith(f".{key}") for name in overridden):
+                continue
+            for named in inputs.find_named_data([f"{key}={value}"], evaluates=evaluates):
+                path = cwd / Path(named.path).expanduser()
+                if named.may_be_output and path.parent.is_dir():
+                    continue
+                if named.is_certain and is_missing(path):
+                    cause = f"{file}: {key}: there is no {named.kind} {named.path}."
+                    yield BadArgument("command", cause, suggest_names(path) or "Correct the path.")
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{name}.")
+        elif isinstance(value, list):
+            yield from ((name, each) for each in value if isinstance(each, str))
+        elif isinstance(value, str):
+            yield name, value
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Return the content of a YAML file as texts, lists and dictionaries, or empty where it cannot be read as one."""
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+        data = read_regular_file(path, max_bytes=_MOST_BYTES + 1)
+        if len(data) <= _MOST_BYTES:
+            document = next(iter(yaml.load_all(data.decode(), Loader=_LOADER)), None)
+            return document if isinstance(document, dict) else {}
+    return {}
+
+
+def _check_name(hydra: HydraConfigs) -> None:
+    if not hydra.missing:
+        return
+    name = hydra.missing if hydra.missing.endswith((".yaml", ".yml")) else f"{hydra.missing}.yaml"
+    places = " and ".join(map(str, hydra.directories))
+    hints = (suggest_names(directory / name) for directory in hydra.directories)
+    raise BadArgument("command", f"there is no Hydra config {name} in {places}.", next(filter(None, hints), ""))

@@ -12,12 +12,10 @@ from starlette.responses import Response
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.page import curves
 from mcp_server.page.board import Board
-from mcp_server.page.comparing import check_count, compare, describe_sweep_table, show_code
-from mcp_server.page.curves import POINTS, draw_curves, draw_spark, list_tags, read_curves
 from mcp_server.page.exchange import NotConfirmed, answer_json, read_form, read_number
-from mcp_server.page.run_log import find_in_log, read_log_part
-from mcp_server.page.run_view import describe_details, describe_results
+from mcp_server.page.run_view import describe_details, describe_results, find_in_log, read_log_part
 from mcp_server.page.sessions import NotAllowed, Visitor
 from mcp_server.record.results.notes import NOTES, read_notes
 from mcp_server.record.state import Run
@@ -103,11 +101,11 @@ class _RunRoutes:
     async def read_scalars(self, request: Request, _: Visitor) -> Response:
         run, tags = await self._find(request), request.query_params.getlist("tag")
         low, high = read_number(request, "from"), read_number(request, "to")
-        points = read_number(request, "points") or POINTS
+        points = read_number(request, "points") or curves.POINTS
 
         def read(server: ServerContext, run: Run) -> dict[str, Any]:
-            reading = read_curves(server, run)
-            return draw_curves(run, reading, tags, points, low, high) if tags else list_tags(run, reading)
+            reading = curves.read_curves(server, run)
+            return curves.draw_curves(run, reading, tags, points, low, high) if tags else curves.list_tags(run, reading)
 
         return answer_json(await self._ask(run, read))
 
@@ -119,7 +117,7 @@ class _RunRoutes:
         limiter = anyio.CapacityLimiter(_SPARKS_AT_ONCE)
 
         def draw(server: ServerContext, run: Run) -> dict[str, Any] | None:
-            return draw_spark(run, read_curves(server, run), tag)
+            return curves.draw_spark(run, curves.read_curves(server, run), tag)
 
         async def add(run_id: str) -> None:
             async with limiter:
@@ -197,19 +195,19 @@ class _RunRoutes:
         other = None if name is None else await run_in_thread(self._server.store.observe, name)
         for one in (run, *([other] if other is not None else [])):
             visitor.check_files(one.spec.owner)
-        return answer_json(await self._ask(run, show_code, other))
+        return answer_json(await self._ask(run, curves.show_code, other))
 
     async def compare(self, request: Request, _: Visitor) -> Response:
         run_ids = list(dict.fromkeys(request.query_params.getlist("run")))
-        check_count(run_ids)
+        curves.check_count(run_ids)
         runs = [await run_in_thread(self._server.store.observe, run_id) for run_id in run_ids]
         with use_threads_for(runs[0].spec.cwd):
-            return answer_json(await run_in_thread(compare, self._server, runs))
+            return answer_json(await run_in_thread(curves.compare, self._server, runs))
 
     async def describe_sweep(self, request: Request, visitor: Visitor) -> Response:
         sweep = await run_in_thread(self._server.store.sweeps.observe, request.path_params["run_id"])
         row = await self._board.read_row(sweep.sweep_id, visitor)
-        table = await run_in_thread(describe_sweep_table, self._server.store, sweep)
+        table = await run_in_thread(curves.describe_sweep_table, self._server.store, sweep)
         notes = await run_in_thread(lambda: read_notes(self._server.store.directory_of(sweep.sweep_id) / NOTES))
         return answer_json({"row": row, **table, "notes": notes})
 

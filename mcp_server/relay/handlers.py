@@ -21,21 +21,12 @@ from typing import Any
 from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
+from mcp_server.record import run_processes
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.codec import encode
 from mcp_server.record.relay_channel import MOST_CONTENT_BYTES, REQUESTS
 from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FILE_MODE, make_directory
 from mcp_server.record.run_directory import RunDir
-from mcp_server.record.run_processes import (
-    REAP_STEP_S,
-    Reaping,
-    RunProcess,
-    ThisHost,
-    name_processes,
-    read_run,
-    read_spec,
-    supervisor_of,
-)
 from mcp_server.record.slurm.job import read_screen, was_started_in
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
@@ -64,7 +55,7 @@ class Answers:
     """The requests of one server."""
 
     def __init__(self, state: State, watch: RunWatch) -> None:
-        self._state, self._watch, self._jobs, self._host = state, watch, watch.jobs, ThisHost()
+        self._state, self._watch, self._jobs, self._host = state, watch, watch.jobs, run_processes.ThisHost()
         self._code = CodeStore(state.path / "code")
         self.by_name: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
             name: getattr(self, f"_{name}") for name in REQUESTS
@@ -106,7 +97,7 @@ class Answers:
 
     def _discard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
-        spec = read_spec(directory)
+        spec = run_processes.read_spec(directory)
         give_up_s = time.monotonic() + _DISCARDED_WITHIN_S
         while may_be_locked(directory.lock) and time.monotonic() < give_up_s:
             time.sleep(_POLL_S)
@@ -131,16 +122,16 @@ class Answers:
             reached = self._jobs.interrupt(directory, run)
             self._watch.push_now(directory.run_id)
             return {"reached": reached}, b""
-        supervisor = supervisor_of(directory.path, run)
+        supervisor = run_processes.supervisor_of(directory.path, run)
         return {"reached": supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)}, b""
 
     def _reap(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
         run = self._read_run(directory)
         result = self._jobs.reap(directory, run, self._host) if is_job(run.spec) else None
-        reaping = Reaping(self._host, directory.path, run)
+        reaping = run_processes.Reaping(self._host, directory.path, run)
         while result is None and (result := reaping.step()) is None:
-            time.sleep(REAP_STEP_S)
+            time.sleep(run_processes.REAP_STEP_S)
         self._watch.push_now(directory.run_id)
         return {
             "signals_sent": list(result.signals_sent),
@@ -152,11 +143,11 @@ class Answers:
         run = self._read_run(self._state.directory(request["run"]))
         if is_job(run.spec) and not was_started_in(run, self._host.boot_id):
             return {"processes": []}, b""  # on other nodes Slurm ends all that a job started
-        return {"processes": _pairs(name_processes(self._host.find_leftovers(run)))}, b""
+        return {"processes": _pairs(run_processes.name_processes(self._host.find_leftovers(run)))}, b""
 
     def _screen(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         directory = self._state.directory(request["run"])
-        spec = read_spec(directory)
+        spec = run_processes.read_spec(directory)
         if is_job(spec):
             return {}, "\n".join(read_screen(directory, history=request["history"])).encode(errors="replace")
         if not spec.session:
@@ -171,7 +162,7 @@ class Answers:
         closed = 0
         for run_id in request["ended"]:
             with contextlib.suppress(Exception):
-                closed += self._close_session(read_spec(self._state.directory(run_id)))
+                closed += self._close_session(run_processes.read_spec(self._state.directory(run_id)))
         return {"closed": closed}, b""
 
     def _sessions(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -274,11 +265,13 @@ class Answers:
         return tmux.query(spec.tmux_socket, command) is not None
 
     def _read_run(self, directory: RunDir) -> Run:
-        spec = read_spec(directory)
-        return read_run(directory, self._host, self._jobs.report(directory, spec) if is_job(spec) else None)
+        spec = run_processes.read_spec(directory)
+        return run_processes.read_run(
+            directory, self._host, self._jobs.report(directory, spec) if is_job(spec) else None
+        )
 
 
-def _pairs(members: list[RunProcess]) -> list[list[Any]]:
+def _pairs(members: list[run_processes.RunProcess]) -> list[list[Any]]:
     return [[process.pid, process.program] for process in members]
 
 

@@ -21,15 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_server.store.wait_files import WaitNotFound, WaitRecord, WaitUnreadable
 from mcp_server.threads import run_in_thread, use_threads_of
-from mcp_server.tools.support.context import (
-    Call,
-    ServerContext,
-    TaskOffer,
-    caller,
-    delivery_of,
-    identity,
-    when_answered,
-)
+from mcp_server.tools.support import context
 from mcp_server.views.progress_text import describe_progress
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
@@ -40,7 +32,7 @@ _POLL_SPREAD = 0.2  # tasks of one moment would otherwise be polled at one momen
 _LISTEN = "subscriptions/listen"
 
 T = TypeVar("T")
-Request = ServerRequestContext[ServerContext, Any]
+Request = ServerRequestContext[context.ServerContext, Any]
 
 
 class TaskParams(RequestParams):
@@ -90,7 +82,7 @@ class Tasks(Extension):
 
     identifier = IDENTIFIER
 
-    def __init__(self, server: ServerContext) -> None:
+    def __init__(self, server: context.ServerContext) -> None:
         self._server = server
         self._polled = RecentTasks()
 
@@ -110,7 +102,7 @@ class Tasks(Extension):
         del params
         if not _declares_tasks(ctx):
             return await call_next(ctx)
-        offer = TaskOffer(self._server.wait_files, identity(_call(ctx)))
+        offer = context.TaskOffer(self._server.wait_files, context.identity(_call(ctx)))
         with offer.open():
             result = await call_next(ctx)
         if (record := offer.record) is None:
@@ -128,12 +120,14 @@ class Tasks(Extension):
         from mcp_server.serve.wait_state import observe_wait, remember_delivery  # noqa: PLC0415 - 213 ms, with the tools
 
         call = _call(ctx)
-        with use_threads_of(caller(call)):
+        with use_threads_of(context.caller(call)):
             _check(call, params)
-            record, state = await _answer(observe_wait(self._server, params.task_id, identity(call)))
+            record, state = await _answer(observe_wait(self._server, params.task_id, context.identity(call)))
         if state.status == "completed":
-            is_confirmed = delivery_of(call) is not None
-            when_answered(call, lambda: remember_delivery(self._server, caller(call), state, is_confirmed=is_confirmed))
+            is_confirmed = context.delivery_of(call) is not None
+            context.when_answered(
+                call, lambda: remember_delivery(self._server, context.caller(call), state, is_confirmed=is_confirmed)
+            )
             self._server.calls.keep()
             await self._server.note_told()
         return TaskAnswer(
@@ -150,7 +144,7 @@ class Tasks(Extension):
     async def _update(self, ctx: Request, params: UpdateParams) -> Acknowledgement:
         # A wait asks nothing, so no answer is outstanding: the specification ignores others.
         call = _call(ctx)
-        with use_threads_of(caller(call)):
+        with use_threads_of(context.caller(call)):
             await self._find(call, params)
         return Acknowledgement()
 
@@ -158,14 +152,14 @@ class Tasks(Extension):
         from mcp_server.serve.wait_state import cancel_wait  # noqa: PLC0415 - 213 ms, as above
 
         call = _call(ctx)
-        with use_threads_of(caller(call)):
+        with use_threads_of(context.caller(call)):
             await _answer(cancel_wait(self._server, await self._find(call, params)))
         return Acknowledgement()
 
-    async def _find(self, call: Call, params: TaskParams) -> WaitRecord:
+    async def _find(self, call: context.Call, params: TaskParams) -> WaitRecord:
         """Return the wait that a request names. MCPError: there is no such task of its owner."""
         _check(call, params)
-        return await _answer(run_in_thread(self._server.wait_files.read, params.task_id, identity(call)))
+        return await _answer(run_in_thread(self._server.wait_files.read, params.task_id, context.identity(call)))
 
 
 class RecentTasks:
@@ -199,8 +193,8 @@ async def refuse_undeclared_subscriptions(ctx: Request, call_next: CallNext) -> 
     return await call_next(ctx)
 
 
-def _call(ctx: Request) -> Call:
-    return Call(request_context=ctx)
+def _call(ctx: Request) -> context.Call:
+    return context.Call(request_context=ctx)
 
 
 def _declares_tasks(ctx: Request) -> bool:
@@ -217,7 +211,7 @@ def _chance() -> float:
     return random.random()  # noqa: S311 - not a secret
 
 
-def _check(call: Call, params: TaskParams) -> None:
+def _check(call: context.Call, params: TaskParams) -> None:
     """Refuse a request that does not declare the extension, or whose header for routing names another task."""
     _require_declaration(call.request_context)
     name = (call.headers or {}).get(MCP_NAME_HEADER)

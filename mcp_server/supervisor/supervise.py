@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.code.code_watch import CodeWatch
     from mcp_server.supervisor.gpus.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.guard import SpareGuard
-    from mcp_server.supervisor.jobs.requeue import FormerSupervision
-    from mcp_server.supervisor.jobs.slurm_job import SlurmJob
+    from mcp_server.supervisor.jobs.slurm_job import FormerSupervision, SlurmJob
     from mcp_server.supervisor.retries import Retries
     from mcp_server.supervisor.services.needed_runs import Services
 
@@ -71,7 +70,7 @@ def supervise(path: Path, spare_guard: SpareGuard | None = None) -> int:
         return _NOT_OURS
     former = None
     if rundir.events.exists():
-        from mcp_server.supervisor.jobs.requeue import read_former_supervision  # noqa: PLC0415 - 1 ms; few runs need it
+        from mcp_server.supervisor.jobs.slurm_job import read_former_supervision  # noqa: PLC0415 - 14 ms; few runs need it
 
         former = read_former_supervision(rundir)
         if former is None:
@@ -171,7 +170,7 @@ def _write_results(control: ControlInputs, *, is_told: bool = True, **end: Any) 
     """
     if control.spec.result_dir:
         try:
-            from mcp_server.record.results.plain_results import write_end  # noqa: PLC0415 - 3 ms, of a blueprint's runs
+            from mcp_server.record.results.experiment_log import write_end  # noqa: PLC0415 - 3 ms, of a blueprint's runs
 
             problem = write_end(control.spec.facts(), control.rundir, **end)
         except Exception as error:  # the end must be reported in any case
@@ -286,7 +285,7 @@ class Supervision:
         """Write the flag of a failed run unless it is repaired: launched again, or finished by its executor."""
         control, spec = self._control, self._spec
         with contextlib.suppress(Exception):
-            from mcp_server.record.results.plain_results import is_repaired  # noqa: PLC0415 - 3 ms, of a blueprint's runs
+            from mcp_server.record.results.experiment_log import is_repaired  # noqa: PLC0415 - 3 ms, of a blueprint's runs
 
             result_dir, run_id = str(spec.result_dir), control.rundir.run_id
             control.wait_after_end(spec.repair_grace_s, lambda: is_repaired(result_dir, run_id))

@@ -24,7 +24,7 @@ from mcp_server.record.sweeps.sweep_state import LIVE, Sweep
 from mcp_server.runs.stop.stop_run import Stops, stop_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.store.sweep_obstacles import find_conductor
+from mcp_server.store.sweep_store import find_conductor
 from mcp_server.system import tmux
 from mcp_server.system.lock_files import try_lock
 from mcp_server.system.processes import find_process, read_umask, resume_process

@@ -90,7 +90,7 @@ def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Instal
     if not read_regular_file(real, max_bytes=4).startswith(_BINARIES):
         text = f"{program} is a script: which python it starts is unknown, and a check does not run it."
         return _problem(text, "Name the python itself, e.g. that of the virtual environment.")
-    settings = read_venv(path)
+    settings = _read_venv(path)
     base, version = real.parent.parent, _find_version(real)
     prefixes = [base]
     if settings is not None:
@@ -108,11 +108,49 @@ def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Instal
     roots = [root for root in dict.fromkeys(roots) if root.is_dir()]
     if not roots:
         return _problem(f"{program}: where its modules are is unknown.", f"To see it, run: {program} -m site")
-    more, editable = read_path_files(roots)
+    more, editable = _read_path_files(roots)
     library = [each for each in (base / "lib" / f"python{version}",) if each.is_dir()]
     directories = tuple(dict.fromkeys([*roots, *more, *library]))
-    installed = {name: version for root in (*more, *reversed(roots)) for name, version in list_installed(root)}
+    installed = {name: version for root in (*more, *reversed(roots)) for name, version in _list_installed(root)}
     return Installation(program, version, directories, editable, installed)
+
+
+@dataclass(frozen=True)
+class PythonPackages:
+    """A Python and its packages by name. All empty where it is unknown which Python runs."""
+
+    path: str = ""
+    version: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_packages(python: str) -> PythonPackages:
+    """Return version and packages of the Python at ``python``, from the names of files in its directories."""
+    if not python or not os.path.exists(python):  # noqa: PTH110 - of a word that may not be a path
+        return PythonPackages()
+    # A virtual environment is where the link is, not where it leads.
+    prefix, home, settings = Path(python).parent.parent, Path(python).resolve().parent.parent, _read_venv(Path(python))
+    prefixes = [prefix, home] if settings is None else [prefix]
+    settings = settings or {}
+    if settings.get("include-system-site-packages", "").lower() == "true":
+        prefixes.append(home)
+    version = _short_version(Path(python).resolve().name) or "3*"
+    roots = list(dict.fromkeys(root for each in prefixes for root in _list_site_directories(each, version)))
+    more, _ = _read_path_files(roots)
+    packages = {name: version for root in reversed([*roots, *more]) for name, version in _list_installed(root)}
+    version = settings.get("version") or settings.get("version_info") or _find_full_version(prefix, home)
+    return PythonPackages(python, version, packages)
+
+
+def _find_full_version(prefix: Path, home: Path) -> str:
+    """Return the version of a Python that is not a virtual environment, as far as names of files show it."""
+    for record in (prefix / "conda-meta").glob("python-3*.json"):
+        return record.name.split("-")[1]
+    match = re.search(r"(\d+\.\d+(?:\.\d+)?)$", home.name)  # pyenv, uv
+    if match:
+        return match[1]
+    libraries = sorted(path.name[len("python") :] for path in (prefix / "lib").glob("python3.*"))
+    return libraries[0] if len(libraries) == 1 else ""
 
 
 def describe_python(
@@ -224,7 +262,7 @@ def _follow_pyenv(program: Path, env: Mapping[str, str], cwd: Path) -> Path:
     return near[-1] if len(near) == 1 else program
 
 
-def read_venv(program: Path) -> dict[str, str] | None:
+def _read_venv(program: Path) -> dict[str, str] | None:
     """Return the settings of the virtual environment that a program belongs to; None where it belongs to none."""
     for root in (program.parent, program.parent.parent):
         with suppress(OSError):
@@ -248,15 +286,14 @@ def _short_version(text: str) -> str:
 
 
 def _list_site_directories(prefix: Path, version: str) -> Iterator[Path]:
-    for library in ("lib", "lib64"):
-        yield prefix / library / f"python{version}" / "site-packages"
-    if prefix == Path("/usr"):  # Debian's directories
-        for root in (f"/usr/local/lib/python{version}/dist-packages", "/usr/lib/python3/dist-packages"):
-            yield Path(root)
-        yield Path(f"/usr/local/lib/python{version}/site-packages")
+    """Yield the directories of packages below a prefix, Debian's among them. ``version``: as 3.11, or 3* for any."""
+    for library in ("lib", "lib64", "local/lib"):
+        for name in ("site-packages", "dist-packages"):
+            yield from sorted((prefix / library).glob(f"python{version}/{name}"))
+    yield prefix / "lib" / "python3" / "dist-packages"
 
 
-def read_path_files(roots: Sequence[Path]) -> tuple[list[Path], dict[str, Path]]:
+def _read_path_files(roots: Sequence[Path]) -> tuple[list[Path], dict[str, Path]]:
     """Return what the ``.pth`` files in ``roots`` add: directories, and editable packages by name."""
     directories: list[Path] = []
     editable: dict[str, Path] = {}
@@ -281,7 +318,7 @@ def _read_finder(file: Path) -> dict[str, Path]:
     return {}
 
 
-def list_installed(root: Path) -> Iterator[tuple[str, str]]:
+def _list_installed(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the distributions in a directory, by normal name, with their versions."""
     with suppress(OSError):
         for number, entry in enumerate(root.iterdir()):

@@ -32,7 +32,7 @@ from mcp_server.text.secret_patterns import find_keys, mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, revive, server_of
 from mcp_server.tools.support.schema import tool
-from mcp_server.tools.support.trial_answer import describe_kept_trial, line_of_trial
+from mcp_server.tools.support.wait_answer import describe_kept_trial, line_of_trial
 from mcp_server.views.sweep_status import KeptTrial
 
 _LONGEST_TEXT, _MOST_ANCESTORS, _MOST_LIVE, _MOST_FILES = 200, 1000, 3, 8

@@ -22,20 +22,7 @@ from mcp_server.scalars.from_log import LogMetrics, read_log_metrics, read_said
 from mcp_server.store.freshness import refresh
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.support.context import (
-    WOKEN,
-    Call,
-    ServerContext,
-    TaskOffer,
-    caller,
-    delivery_of,
-    hears_progress,
-    identity,
-    naming_sessions,
-    revive,
-    server_of,
-    when_answered,
-)
+from mcp_server.tools.support import context
 from mcp_server.tools.support.schema import READ_ONLY, tool
 from mcp_server.tools.support.wait_answer import WaitResult, describe_outcome
 from mcp_server.views.progress_text import describe_progress
@@ -45,7 +32,7 @@ _COALESCE_S = 0.3  # several cells of a sweep often end together, and the last o
 
 
 async def wait_run(
-    ctx: Call,
+    ctx: context.Call,
     run_ids: Annotated[str | list[str], Field(description="Ids, names, tag:NAME, live, a sweep")],
     timeout_s: Annotated[
         float | None, Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now")
@@ -67,22 +54,22 @@ async def wait_run(
     Prefer this to sleeping and reading logs: it returns at once with the reason, a failure's proof and what
     to do. Reason heartbeat: still running, call again. Never stops or restarts a run.
     """
-    server, name = server_of(ctx), caller(ctx)
+    server, name = context.server_of(ctx), context.caller(ctx)
     names = [run_ids] if isinstance(run_ids, str) else run_ids
-    async with naming_sessions(ctx):
+    async with context.naming_sessions(ctx):
         spec, runs = await run_in_thread(_plan, server, name, names, until, timeout_s, since)
-    await revive(server, runs)
+    await context.revive(server, runs)
     condition = spec.condition
     metric = start_metric_wait(server, spec)
     outcome = None
-    if (offer := TaskOffer.current()) is not None and timeout_s != 0:
+    if (offer := context.TaskOffer.current()) is not None and timeout_s != 0:
         outcome = await look_once(runs, spec, waited_s=0, check_condition=metric.check if metric is not None else None)
         noted = spec if metric is None else replace(spec, positions=metric.positions)
         if outcome is None and await offer.accept(noted.to_facts(), runs):
             return WaitResult(reason="heartbeat", runs=[], waited_s=0, next_timeout_s=0)  # the task answers instead
-    delivery = delivery_of(ctx)
+    delivery = context.delivery_of(ctx)
     waited_s = waited_before()
-    server.calls.begin_wait(spec.run_ids, until, hears_progress=hears_progress(ctx))
+    server.calls.begin_wait(spec.run_ids, until, hears_progress=context.hears_progress(ctx))
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
             outcome = outcome or await _block(ctx, spec, metric, timeout_s, waited_s)
@@ -93,13 +80,13 @@ async def wait_run(
         if outcome is None:  # given up, as far as this server can know
             opened.newest_for.clear()
             outcome = await _block(ctx, spec, metric, 0)
-        shows_owner = identity(ctx) is not None
+        shows_owner = context.identity(ctx) is not None
         answer, cursors = await describe_outcome(server, spec, outcome, metric, shows_owner=shows_owner)
         server.calls.end_wait()
         if delivery is None and (told := server.calls.tell_cut_off()) is not None:
             answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, told)))})
         if outcome.reason == "heartbeat" and timeout_s != 0 and await server.is_woken(ctx):
-            answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, WOKEN)))})
+            answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, context.WOKEN)))})
         # A later wait of this caller for the same run may have begun while the answer is made.
         newest = opened.newest_for and opened.newest_for | (cursors.keys() - set(spec.run_ids))
         seen = {run_id: cursor for run_id, cursor in cursors.items() if run_id in newest}
@@ -112,21 +99,21 @@ async def wait_run(
 
     if delivery is None:  # nothing will show that the answer arrived
         seen = {run_id: cursor.unconfirmed(spec.cursors.get(run_id, Cursor())) for run_id, cursor in seen.items()}
-    when_answered(ctx, remember)
+    context.when_answered(ctx, remember)
     return answer
 
 
 async def _block(
-    ctx: Call, spec: WaitSpec, metric: MetricWait | None, timeout_s: float | None, waited_s: float = 0.0
+    ctx: context.Call, spec: WaitSpec, metric: MetricWait | None, timeout_s: float | None, waited_s: float = 0.0
 ) -> WaitOutcome:
-    server = server_of(ctx)
+    server = context.server_of(ctx)
 
     async def report(waited_s: float, limit_s: float, runs: Sequence[Watched]) -> None:
         await ctx.report_progress(waited_s, limit_s, escape_unsendable(describe_progress(runs, time.time())))
 
     async def observe(_: Sequence[str]) -> tuple[Watched, ...]:
         runs, directories = await run_in_thread(look)
-        await revive(server, runs)
+        await context.revive(server, runs)
         subscription.extend(directories)
         return runs
 
@@ -161,7 +148,7 @@ async def _block(
         )
 
 
-def start_metric_wait(server: ServerContext, spec: WaitSpec) -> MetricWait | None:
+def start_metric_wait(server: context.ServerContext, spec: WaitSpec) -> MetricWait | None:
     """Return what checks the condition of a wait, or None. BadArgument: ``until`` is neither word nor condition."""
     if (condition := spec.condition) is None:
         return None
@@ -188,7 +175,7 @@ TOOL = tool(
 
 
 def _plan(
-    server: ServerContext,
+    server: context.ServerContext,
     name: str | None,
     names: list[str],
     until: str,

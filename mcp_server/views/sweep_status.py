@@ -15,7 +15,7 @@ from mcp_server.record.sweeps.sweep_ranking import Best, find_best, find_changed
 from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, WAITING, CellState, Sweep
 from mcp_server.store.freshness import refresh
 from mcp_server.store.run_store import RunStore
-from mcp_server.store.sweep_obstacles import find_obstacle
+from mcp_server.store.sweep_store import find_obstacle
 from mcp_server.text.formatting import counted, rough_duration, round_known, shorten_facts, shorten_line, significant
 from mcp_server.views.brevity import estimate_answer
 from mcp_server.views.log_excerpt import FAILED_BYTES, FAILED_LINES, read_tail, share_lines

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.store.cursor_files import CursorFiles, SeenRuns
+from mcp_server.store.told_news import CursorFiles, SeenRuns
 from tests.support.ended_runs import Runs
 from tests.support.sandbox import Agent, Sandbox, until_async
 

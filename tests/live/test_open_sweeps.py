@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.store.sweep_obstacles import find_conductor
+from mcp_server.store.sweep_store import find_conductor
 from mcp_server.sweeps.plan.open_cells import MEASURED
 from mcp_server.sweeps.trials.trials import read_trials
 from tests.support.repository import git, make_repository, picture

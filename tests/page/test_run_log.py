@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.page.run_log import clean_output, find_in_log, read_log_part
+from mcp_server.page.run_view import clean_output, find_in_log, read_log_part
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.tools.support.context import ServerContext

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.store import cursor_files
-from mcp_server.store.cursor_files import CursorFiles, SeenRuns
+from mcp_server.store import told_news
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.told_news import CursorFiles, SeenRuns
 
 SEEN = SeenRuns({"cfm-7kqz": (4, "running"), "dp3-b3xq": (9, "finished")}, frozenset({"old-mm2k"}))
 
@@ -64,8 +64,8 @@ def test_a_damaged_file_is_refused(home: StateHome) -> None:
 
 
 def test_of_too_many_those_go_that_were_not_used_for_longest(home: StateHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursor_files, "MOST_FILES", 5)
-    monkeypatch.setattr(cursor_files, "_REMOVED_AT_ONCE", 2)
+    monkeypatch.setattr(told_news, "MOST_FILES", 5)
+    monkeypatch.setattr(told_news, "_REMOVED_AT_ONCE", 2)
     files = CursorFiles(home)
     words = [files.keep(SeenRuns({"cfm-7kqz": (number, "running")})) for number in range(5)]
     for number, word in enumerate(words):

@@ -17,7 +17,7 @@ from mcp_server.sweeps.tables.trial_table import describe_trial, find_trial, rea
 from mcp_server.sweeps.trials.ledger import list_rows, render_ledger
 from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.text.formatting import estimate_tokens
-from mcp_server.tools.support.trial_answer import describe_trials
+from mcp_server.tools.support.wait_answer import describe_trials
 from tests.support.sweeps import TRIALS, add_runs, decide, propose, write_open_sweep
 
 

@@ -29,15 +29,8 @@ from mcp_server.backends.ray.ray_watch import JobReport, RayWatch, judge
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
 from mcp_server.record.events import ENDING, read_new_events
 from mcp_server.record.handover import Handover
+from mcp_server.record.ray import ray_job
 from mcp_server.record.ray.ray_head import RayHead, RayRefused, Withdrawals
-from mcp_server.record.ray.ray_job import (
-    is_mirrored,
-    mark_request,
-    read_mark,
-    read_request,
-    request_file,
-    submission_id,
-)
 from mcp_server.record.run_directory import RunDir, boot_id, now, read_json, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess, supervisor_of
 from mcp_server.record.spec import LaunchRequest, RunSpec
@@ -91,14 +84,14 @@ class RayBackend(ScheduledGpus, LocalBackend):
 
     @override
     def create(self, directory: RunDir, spec: RunSpec) -> None:
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             super().create(directory, spec)
-            write_json(request_file(directory), mark_request(job_request.make_request(spec, ())))
+            write_json(ray_job.request_file(directory), ray_job.mark_request(job_request.make_request(spec, ())))
             return
         with whole_directory(directory.path) as path:
             new = RunDir(path)
             write_json(new.spec, spec.facts())
-            write_json(request_file(new), mark_request(_make_request(directory, spec)))
+            write_json(ray_job.request_file(new), ray_job.mark_request(_make_request(directory, spec)))
 
     @override
     async def start(
@@ -112,12 +105,12 @@ class RayBackend(ScheduledGpus, LocalBackend):
             LaunchFailed: Ray did not accept it, and nothing is left; or whether it did is unknown, and a supervisor
                 that comes finds a stop request.
         """
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             await self._start_mirror(directory, spec, handover, first_event)
             return
         try:
             await run_in_thread(write_atomic, directory.handover, handover.encode())
-            await run_in_thread(lambda: _head_of(spec).submit(read_request(directory)))
+            await run_in_thread(lambda: _head_of(spec).submit(ray_job.read_request(directory)))
         except OSError as error:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
             raise LaunchFailed(f"{directory.path}: {error.strerror}.", "Nothing was started.") from error
@@ -132,7 +125,7 @@ class RayBackend(ScheduledGpus, LocalBackend):
     ) -> None:
         """Start a supervisor here, unless the head does not answer now."""
         try:
-            await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
+            await run_in_thread(_head_of(spec).find, spec.run_id, ray_job.read_mark(directory))
         except (HostUnreachable, RayRefused) as error:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
             raise LaunchFailed(error.cause, "Nothing was started.", error.remedy) from error
@@ -142,7 +135,7 @@ class RayBackend(ScheduledGpus, LocalBackend):
         """Leave nothing of a launch that the head certainly does not have, else a stop request."""
         cause = f"{error.host} cannot be reached: {error.why}."
         try:
-            job = await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
+            job = await run_in_thread(_head_of(spec).find, spec.run_id, ray_job.read_mark(directory))
             is_unknown = job is None
         except RayRefused:
             is_unknown = False
@@ -161,7 +154,7 @@ class RayBackend(ScheduledGpus, LocalBackend):
     @override
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the directory of a refused launch, once its supervisor has exited."""
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             await super().discard(directory, spec)
             return
         with anyio.move_on_after(_STOPPED_WITHIN_S):
@@ -173,11 +166,11 @@ class RayBackend(ScheduledGpus, LocalBackend):
 
     @override
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             return await super().settle_launch(directory, spec)
         if await run_in_thread(may_be_locked, directory.lock):
             return True
-        job = await run_in_thread(_head_of(spec).find, spec.run_id, read_mark(directory))
+        job = await run_in_thread(_head_of(spec).find, spec.run_id, ray_job.read_mark(directory))
         if job is not None and not job.ended:
             return True
         await run_in_thread(forbid_launch, directory, LAUNCHED_AGAIN)
@@ -185,7 +178,7 @@ class RayBackend(ScheduledGpus, LocalBackend):
 
     @override
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             return self._judge_mirror(directory, spec)
         alive = LivenessReport(Liveness.ALIVE, job_id=spec.run_id)
         if is_locked(directory.lock):
@@ -216,12 +209,12 @@ class RayBackend(ScheduledGpus, LocalBackend):
         return _watch_of(_address(spec)).look(
             directory.path,
             lambda resources: job_request.describe_wait(spec, resources),
-            lambda: is_locked(directory.lock) and not is_mirrored(spec),
+            lambda: is_locked(directory.lock) and not ray_job.is_mirrored(spec),
         )
 
     @override
     def check_stoppable(self, spec: RunSpec) -> None:
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             super().check_stoppable(spec)
 
     @override
@@ -230,14 +223,14 @@ class RayBackend(ScheduledGpus, LocalBackend):
 
         A job of a mirrored run that waits is taken back meanwhile, with those of other runs that are stopped now.
         """
-        if not is_mirrored(run.spec) and not await run_in_thread(_runs_here, directory):
+        if not ray_job.is_mirrored(run.spec) and not await run_in_thread(_runs_here, directory):
             return False
         supervisor = await run_in_thread(supervisor_of, directory.path, run)
         is_reached = supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
-        if is_reached and is_mirrored(run.spec):
+        if is_reached and ray_job.is_mirrored(run.spec):
             with contextlib.suppress(HostUnreachable, RayRefused):
-                mark = await run_in_thread(read_mark, directory)
-                await end_job(_head_of(run.spec), submission_id(run.run_id, run.attempt), mark)
+                mark = await run_in_thread(ray_job.read_mark, directory)
+                await end_job(_head_of(run.spec), ray_job.submission_id(run.run_id, run.attempt), mark)
         return is_reached
 
     @override
@@ -249,12 +242,12 @@ class RayBackend(ScheduledGpus, LocalBackend):
         Raises:
             HostUnreachable: the head does not answer, so whether the job was stopped is unknown.
         """
-        is_here, mirrored = await run_in_thread(_runs_here, directory), is_mirrored(run.spec)
+        is_here, mirrored = await run_in_thread(_runs_here, directory), ray_job.is_mirrored(run.spec)
         result = ReapResult((), (), unsupervised=False)
         if is_here and not mirrored:
             result = await super().reap(directory, run)
-        head, mark = _head_of(run.spec), await run_in_thread(read_mark, directory)
-        job_id, note = submission_id(run.run_id, run.attempt if mirrored else 1), ""
+        head, mark = _head_of(run.spec), await run_in_thread(ray_job.read_mark, directory)
+        job_id, note = ray_job.submission_id(run.run_id, run.attempt if mirrored else 1), ""
         try:
             await run_in_thread(head.stop, job_id, mark)
             never_starts = not mirrored and await run_in_thread(_forbid_start, directory)
@@ -276,26 +269,26 @@ class RayBackend(ScheduledGpus, LocalBackend):
 
     @override
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             return await super().screen(spec, history=history)
         return await run_in_thread(_read_screen, Path(spec.run_dir), _HISTORY_LINES if history else _SCREEN_LINES)
 
     @override
     def attach_command(self, spec: RunSpec) -> str:
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             return super().attach_command(spec)
         log = _newest_log(Path(spec.run_dir)) or RunDir(Path(spec.run_dir)).log(1)
         return f"tail -n {_SCREEN_LINES} -F {shlex.quote(str(log))}"
 
     @override
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
-        if is_mirrored(run.spec):
+        if ray_job.is_mirrored(run.spec):
             super().attach(directory, run)
         os.execlp("tail", "tail", "-n", "10000", "-F", str(directory.log(run.attempt)))
 
     @override
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: ListEnded) -> None:
-        if is_mirrored(spec):
+        if ray_job.is_mirrored(spec):
             await super().close_old_screens(spec, keep, ended)
 
 

@@ -13,14 +13,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from mcp_server.errors import (
-    HostUnreachable,
-    LaunchFailed,
-    RunNotFound,
-    RunwardError,
-    ScreenNotAnswering,
-    ScreenNotFound,
-)
+from mcp_server import errors
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.codec import decode
 from mcp_server.record.events import is_time
@@ -172,7 +165,7 @@ _ANSWERS = {
     "preview_array": _fields(lines=_LINES),
 }
 
-_ERRORS = {kind.__name__: kind for kind in (LaunchFailed, ScreenNotFound, ScreenNotAnswering)}
+_ERRORS = {kind.__name__: kind for kind in (errors.LaunchFailed, errors.ScreenNotFound, errors.ScreenNotAnswering)}
 
 
 def read_answer(
@@ -181,16 +174,16 @@ def read_answer(
     """Return the answer of ``host`` to the request ``name`` with the words ``asked``, and its bytes, unpacked."""
     answer = _check(host, f"its answer to {name}", _ANSWERS.get(name, _NO_FIELDS), facts)
     if name == "paths" and not set(asked["paths"]) <= answer["paths"].keys():
-        raise HostUnreachable(host, "its answer to paths lacks one of them")
+        raise errors.HostUnreachable(host, "its answer to paths lacks one of them")
     if most_bytes := REQUESTS[name].most_bytes:
         try:
             data = decompress(data, most_bytes)
         except OSError as error:
-            raise HostUnreachable(host, f"its answer to {name} is not understood ({error.strerror})") from error
+            raise errors.HostUnreachable(host, f"its answer to {name} is not understood ({error.strerror})") from error
     if name == "contents":
         sizes = answer["sizes"]
         if len(sizes) > len(asked["paths"]) or sum(size for size in sizes if size > 0) != len(data):
-            raise HostUnreachable(host, "its answer to contents has other sizes than it says")
+            raise errors.HostUnreachable(host, "its answer to contents has other sizes than it says")
     return answer, data
 
 
@@ -207,7 +200,7 @@ def read_report(host: str, facts: object) -> LivenessReport:
 def read_error(host: str, words: object) -> Exception:
     """Return the error that a relay answered with: the name of a class, its cause, state and remedy."""
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        return HostUnreachable(host, "its answer is an error without words")
+        return errors.HostUnreachable(host, "its answer is an error without words")
     name, cause, state, remedy = (*map(_show, words), "", "", "")[:4]
     if name == "OSError":
         number = int(state) if state.isascii() and state.isdigit() and len(state) <= len("9999") else 0
@@ -215,10 +208,10 @@ def read_error(host: str, words: object) -> Exception:
     if name in _ERRORS:
         return _ERRORS[name](cause, state, remedy)
     if name == "RunNotFound":
-        error = RunNotFound("", [])
-        RunwardError.__init__(error, cause, state, remedy)
+        error = errors.RunNotFound("", [])
+        errors.RunwardError.__init__(error, cause, state, remedy)
         return error
-    return RunwardError(f"{host}: {cause}", state, remedy or f"A person can look with: runward hosts {host}")
+    return errors.RunwardError(f"{host}: {cause}", state, remedy or f"A person can look with: runward hosts {host}")
 
 
 def decompress(data: bytes, most_bytes: int = MOST_CONTENT_BYTES) -> bytes:
@@ -246,5 +239,5 @@ def _check(host: str, what: str, kind: type, facts: object) -> dict[str, Any]:
             f"{'.'.join(str(part)[:_LONGEST_PROBLEM] for part in each['loc']) or 'all of it'}: {each['msg']}"
             for each in error.errors(include_input=False, include_url=False, include_context=False)[:_MOST_PROBLEMS]
         ]
-        raise HostUnreachable(host, f"{what} is not understood ({_show('; '.join(wrong))})") from error
+        raise errors.HostUnreachable(host, f"{what} is not understood ({_show('; '.join(wrong))})") from error
     return checked

@@ -33,8 +33,7 @@ from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
-from mcp_server.hosts.environment import read_secrets_file
-from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.hosts.environment import find_targets, read_secrets_file
 from mcp_server.record.notices.notice import RECORD, find_undelivered
 from mcp_server.record.run_processes import find_unrecorded
 from mcp_server.record.slurm.commands import SlurmError, describe_site, find_missing

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 
-from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.hosts.environment import find_targets
 from mcp_server.record.handover import base_environment
 from mcp_server.record.notices.notice import NoticedRun, make_notice
 from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver

@@ -9,19 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 
 from mcp_server.command.python import find_python
+from mcp_server.record.code import kept_sources
 from mcp_server.record.code.code_snapshot import CodeSnapshot, NamedInput
 from mcp_server.record.code.code_state import SOURCES, find_change, load_code_state
-from mcp_server.record.code.kept_sources import (
-    find_obstacle,
-    is_code,
-    list_changed_sources,
-    look_at_inputs,
-    read_driver,
-)
-from mcp_server.record.code.python_packages import read_packages
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import name_below, read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state
+from mcp_server.system.python_modules import read_packages
 from mcp_server.text.formatting import format_size, join_some
 from mcp_server.text.secret_patterns import names_a_secret
 
@@ -45,7 +39,7 @@ def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str,
     env = {**environ, **spec.env}
     drift = [] if spec.keep_code else list(_compare_files(former, spec, env))
     if drift:
-        obstacle = find_obstacle(former)
+        obstacle = kept_sources.find_obstacle(former)
         drift.append(f"The code as it was cannot be had: {obstacle}." if obstacle else _KEPT)
     python = find_python(spec.command, spec.cwd, env) or former.python
     now = read_packages(python)
@@ -53,11 +47,11 @@ def find_drift(former: CodeSnapshot | None, spec: RunSpec, environ: Mapping[str,
     if former.python_version and now.version and former.python_version != now.version:
         drift.append(f"Python {former.python_version} → {now.version}.")
     known = {one.path for one in former.inputs}
-    drift += compare_inputs(former.inputs, look_at_inputs(spec.command, spec.params, spec.cwd, known))
+    drift += compare_inputs(former.inputs, kept_sources.look_at_inputs(spec.command, spec.params, spec.cwd, known))
     given = {*spec.env, *spec.secrets}
     if former.variables is not None and spec.backend == RunSpec.backend:
         drift += _compare_variables(former.variables, digest_variables(environ, given), given)
-    if former.driver and (driver := read_driver()) != former.driver:
+    if former.driver and (driver := kept_sources.read_driver()) != former.driver:
         drift.append(f"NVIDIA driver {former.driver} → {driver or 'none'}.")
     return drift
 
@@ -91,7 +85,7 @@ def find_changed_code(
     """
     kept, root, state = former.archive, Path(cwd or "/"), load_code_state(former.directory)
     if not kept.commit:
-        names = {str(root / name) for name in list_changed_sources(former, root) if name.endswith(SOURCES)}
+        names = {str(root / name) for name in kept_sources.list_changed_sources(former, root) if name.endswith(SOURCES)}
         names |= set(find_change(state, ()).changed) if state else set()
         return ("", sorted(name_below(path, cwd) for path in names)) if state or kept.files else None
     git = read_git(root)
@@ -100,9 +94,9 @@ def find_changed_code(
     is_other = git.commit != kept.commit
     commit = f"commit {kept.commit[:_COMMIT_CHARS]} → {git.commit[:_COMMIT_CHARS]}" if is_other else ""
     tracked, top = {*former.git.changed, *git.changed}, Path(git.root)
-    found = {*list_changed_sources(former, top), *(name for name in kept.deleted if (top / name).exists())}
+    found = {*kept_sources.list_changed_sources(former, top), *(name for name in kept.deleted if (top / name).exists())}
     found |= {*git.changed, *git.untracked} - {*former.git.changed, *former.git.untracked}
-    mine = (name for name in found if name in tracked or (name.endswith(SOURCES) and is_code(top, name)))
+    mine = (name for name in found if name in tracked or (name.endswith(SOURCES) and kept_sources.is_code(top, name)))
     return commit, sorted(name_below(str(top / name), cwd) for name in mine)
 
 

@@ -24,8 +24,7 @@ from mcp_server.command.inputs import find_inputs, find_param_inputs
 from mcp_server.command.outputs import names_a_place, names_an_output
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
-from mcp_server.record.code.code_directory import read_code_directory
-from mcp_server.record.code.code_ignore import list_sources, stays_behind
+from mcp_server.record.code.code_directory import list_sources, read_code_directory, stays_behind
 from mcp_server.record.code.code_snapshot import SOURCES_ARCHIVE, CodeSnapshot, KeptSources, NamedInput
 from mcp_server.record.code.code_state import SOURCES
 from mcp_server.system.files import open_private, read_regular_file

@@ -19,11 +19,13 @@ from mcp_server.command.inputs import Input, find_inputs, find_param_inputs
 from mcp_server.command.shell import ReadCommand
 from mcp_server.errors import BadArgument, HostUnreachable
 from mcp_server.hosts.config import Environment, Host, HostsFile, find_host, read_hosts_file
-from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.path_checks import (
     LONGEST_CONFIG,
     Roots,
+    find_config_files,
+    find_config_roots,
     find_foreign_lines,
+    find_missing_data,
     find_missing_inputs,
     refuse_first,
     suggest_names,

@@ -20,8 +20,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.request import PLACEHOLDERS, find_placeholder, parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, Ray
-from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
-from mcp_server.hosts.notice_targets import find_targets
+from mcp_server.hosts.environment import find_distinct_secrets, find_secrets, find_targets
 from mcp_server.hosts.path_checks import find_foreign_paths, find_foreign_variables, refuse_first
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.handover import Handover

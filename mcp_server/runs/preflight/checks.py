@@ -26,12 +26,14 @@ from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements, takes_several
 from mcp_server.hosts.config import Environment, Host, HostsFile
-from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import (
     Roots,
+    find_config_files,
+    find_config_roots,
     find_foreign_lines,
     find_foreign_paths,
+    find_missing_data,
     find_missing_inputs,
     is_missing,
     refuse_first,

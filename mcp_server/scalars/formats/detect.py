@@ -17,7 +17,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from mcp_server.record.curves.json_tables import Table, find_tables
+from mcp_server.record.curves.follow import Table, find_tables
 from mcp_server.record.scalar_files import (
     HEAD_BYTES,
     TRAINER_STATE,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from mcp_server.record.curves.databases import (
+from mcp_server.record.curves.follow import (
     MAGIC,
     DatabaseKind,
     decode_value,

@@ -11,17 +11,18 @@ from pathlib import Path
 
 from mcp_server.command.configs import find_config_files
 from mcp_server.command.outputs import find_in_command
-from mcp_server.command.python import find_python
+from mcp_server.command.programs import PYTHON
+from mcp_server.command.python import find_python, resolve_python
 from mcp_server.record.code.code_snapshot import DIFF, FILES, PACKAGES, SNAPSHOT, CodeSnapshot, KeptFile, KeptSources
 from mcp_server.record.code.code_state import add_digests, read_code_state
 from mcp_server.record.code.drift import digest_variables
 from mcp_server.record.code.kept_sources import keep_sources, look_at_inputs, read_driver
-from mcp_server.record.code.python_packages import PythonPackages, find_running_python, read_packages
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.system import processes
 from mcp_server.system.files import open_private, read_regular_file
 from mcp_server.system.git_state import GitState, read_git_state
+from mcp_server.system.python_modules import PythonPackages, read_packages
 from mcp_server.text.secret_patterns import mask_secrets, mask_source
 
 _PYTHON_WAIT_S, _PYTHON_CHECK_S = 15.0, 0.5  # for a Python that only the running processes show
@@ -75,7 +76,7 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     until_s = time.monotonic() + _PYTHON_WAIT_S
     while not snapshot.python and time.monotonic() < until_s and processes.find_process(attempt.pid) is not None:
         time.sleep(_PYTHON_CHECK_S)
-        if python := find_running_python(attempt.pid):
+        if python := _find_running_python(attempt.pid):
             snapshot = _keep_packages(directory, snapshot, python)
 
 
@@ -142,3 +143,21 @@ def _keep_packages(directory: Path, snapshot: CodeSnapshot, python: str) -> Code
 def _write(path: Path, text: str) -> None:
     with open(path, "w", encoding="utf-8", errors="replace", newline="", opener=open_private) as file:
         file.write(text)
+
+
+def _find_running_python(pid: int) -> str:
+    """Return the path of the first Python among process ``pid`` and its descendants, empty while there is none."""
+    own = processes.find_process(pid)
+    for process in [*([own] if own else []), *processes.descendants(pid)]:
+        word = next(iter(processes.command_words(process.pid)), "")
+        if not PYTHON.fullmatch(os.path.basename(word)):  # noqa: PTH119 - a word of a command
+            continue
+        try:
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
+            directory = os.readlink(f"/proc/{process.pid}/cwd")  # noqa: PTH115 - as the kernel has it
+        except OSError:
+            continue
+        search = next((line[len("PATH=") :] for line in environ if line.startswith("PATH=")), os.defpath)
+        if path := resolve_python(word, "python", directory, search):
+            return path
+    return ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from mcp_server.supervisor.terminal import pty
-from mcp_server.supervisor.terminal.pane import Pane
+from mcp_server.supervisor.terminal.pty import Pane
 from mcp_server.text.redaction import Redactor
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

@@ -30,12 +30,11 @@ from mcp_server.runs.wait.client_calls import ClientCalls, KeptState
 from mcp_server.runs.wait.conversations import Conversation, Conversations
 from mcp_server.runs.wait.cursors import CallerCursors, OpenWaits
 from mcp_server.store.attribution.read_roots import check_readable
-from mcp_server.store.cursor_files import CursorFiles
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.store.told_news import WAKES, ToldNews
+from mcp_server.store.told_news import WAKES, CursorFiles, ToldNews
 from mcp_server.store.wait_files import WaitFiles, WaitRecord
 from mcp_server.system.server_keeper import REPEATED
 from mcp_server.threads import run_in_thread

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.results import plain_results, result_directory
-from mcp_server.record.results.experiment_log import append_launch
-from mcp_server.record.results.plain_results import is_repaired, write_end
+from mcp_server.record.results import experiment_log, result_directory
+from mcp_server.record.results.experiment_log import append_launch, is_repaired, write_end
 from mcp_server.record.results.result_directory import choose_document_path, read_origin, write_text
 from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, failure_lines, gpu_lines, origin_line
 from mcp_server.record.run_directory import RunDir
@@ -278,8 +277,8 @@ def test_a_file_server_that_never_answers_does_not_hold_up_the_end(
     import threading  # noqa: PLC0415
 
     never = threading.Event()
-    monkeypatch.setattr(plain_results, "_FILE_SERVER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(plain_results, "_write_files", lambda *_, **__: never.wait(20) and [])
+    monkeypatch.setattr(experiment_log, "_FILE_SERVER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(experiment_log, "_write_files", lambda *_, **__: never.wait(20) and [])
     problem = leave(rundir, tmp_path)
     never.set()
     assert problem == f"Not all results could be left in {tmp_path}: no answer within 0.05 s."

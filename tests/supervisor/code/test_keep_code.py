@@ -88,7 +88,7 @@ def test_a_python_that_only_the_processes_show_is_found(rundir: RunDir, code: Pa
 def test_what_a_reader_waits_for_is_there_before_the_wait_for_a_python(
     rundir: RunDir, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "find_running_python", lambda _: pytest.fail("waited first"))
+    monkeypatch.setattr(module, "_find_running_python", lambda _: pytest.fail("waited first"))
     seen: list[CodeSnapshot | None] = []
     spec = RunSpec(command="bash run.sh conf/small.yaml", cwd=str(code))
     keep_code(KeptAttempt(rundir, spec, 1, [], {}, {}, 0), lambda: seen.append(read_code_snapshot(rundir, 1)))

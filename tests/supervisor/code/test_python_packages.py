@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.command.python import find_python
-from mcp_server.record.code.python_packages import read_packages
+from mcp_server.system.python_modules import read_packages
 
 
 def make_python(prefix: Path, *names: str) -> Path:

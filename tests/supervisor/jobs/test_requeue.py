@@ -11,8 +11,8 @@ from mcp_server.record.events import EventKind, EventLog
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.jobs import requeue
-from mcp_server.supervisor.jobs.requeue import FormerSupervision, read_former_supervision
+from mcp_server.supervisor.jobs import slurm_job
+from mcp_server.supervisor.jobs.slurm_job import FormerSupervision, read_former_supervision
 from mcp_server.system import processes
 from mcp_server.system.processes import Process
 
@@ -100,7 +100,7 @@ def test_a_run_whose_stop_was_carried_out_does_not_go_on(rundir: RunDir) -> None
 def test_a_run_with_living_processes_does_not_go_on(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     leave(rundir, STARTED)
     living = [Process(pid=2**22 + 1, started=1, parent=1, session=1)]
-    monkeypatch.setattr(requeue, "_PROCESSES_PATIENCE_S", 0.2)
+    monkeypatch.setattr(slurm_job, "_PROCESSES_PATIENCE_S", 0.2)
     monkeypatch.setattr(processes, "find_by_variable", lambda *_: living)
     assert read_former_supervision(rundir) is None
     monkeypatch.setattr(processes, "find_by_variable", lambda *_: [])

@@ -3,7 +3,7 @@
 import os
 import pty
 
-from mcp_server.supervisor.terminal.pane import Pane
+from mcp_server.supervisor.terminal.pty import Pane
 
 
 def test_the_end_of_a_pane_that_output_met_first_is_read() -> None:

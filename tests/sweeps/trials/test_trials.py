@@ -21,7 +21,7 @@ from mcp_server.sweeps.trials.trials import (
     make_trial,
     read_trials,
 )
-from mcp_server.tools.support.trial_answer import describe_trials
+from mcp_server.tools.support.wait_answer import describe_trials
 
 AT, HOUR_S = "2026-11-21T15:30:00.000Z", 3600
 BASE = (1.0, 1.01, 0.99, 1.0)
