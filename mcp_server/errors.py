@@ -32,7 +32,6 @@ class SecretNotSet(RunwardError):
             "Nothing was started.",
             f"A person can put it into the server's environment, or as {name}=VALUE into {file} (mode 0600).",
         )
-        self.name = name
 
 
 class SecretsFileOpen(RunwardError):
@@ -42,7 +41,6 @@ class SecretsFileOpen(RunwardError):
         super().__init__(
             f"{file} can be read by others and was not used.", remedy=f"A person should run: chmod 600 {file}"
         )
-        self.file = file
 
 
 class SecretsFileUnreadable(RunwardError):
@@ -50,7 +48,6 @@ class SecretsFileUnreadable(RunwardError):
 
     def __init__(self, file: Path, cause: str) -> None:
         super().__init__(f"{file} was not used: {cause}.", "Nothing was done.", "A person should fix the file.")
-        self.file = file
 
 
 class ConfigInvalid(RunwardError):
@@ -58,7 +55,6 @@ class ConfigInvalid(RunwardError):
 
     def __init__(self, file: Path, cause: str) -> None:
         super().__init__(f"{file}: {cause}", "Nothing was done.", "A person should fix the file.")
-        self.file = file
 
 
 class StateUnusable(RunwardError):
@@ -89,7 +85,6 @@ class InterpreterGone(RunwardError):
             "Nothing was started; live runs go on.",
             "A person should install runward again, and start this server anew.",
         )
-        self.python = python
 
 
 class ProcForeign(RunwardError):
@@ -256,7 +251,6 @@ class RunElsewhere(RunwardError):
 
     def __init__(self, run_id: str, host: str) -> None:
         super().__init__(f"Run {run_id!r} is supervised on {host!r};", "nothing was signalled.", "Stop it there.")
-        self.run_id, self.host = run_id, host
 
 
 class StopNotSeen(RunwardError):
@@ -280,7 +274,6 @@ class StopUnknown(RunwardError):
             "Its supervisor, if it lives, has the request and stops it.",
             "Call kill_run again in a moment; runward doctor says what the machine lacks.",
         )
-        self.run_id = run_id
 
 
 class ForeignRun(RunwardError):
@@ -292,4 +285,3 @@ class ForeignRun(RunwardError):
             "it was left alone.",
             "If its owner agreed, call again with force_other_owner=true.",
         )
-        self.run_id, self.owner = run_id, owner

@@ -6,11 +6,15 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
+from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.slurm.job import list_place_options, render_script
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.text.rows import read_blocks
@@ -144,3 +148,41 @@ def _read_words(words: list[str]) -> dict[str, str | bool]:
         elif name and options.get(name) is True:
             options[name] = word
     return options
+
+
+@dataclass(frozen=True)
+class Element:
+    """A run of an array: its directory, its spec, and what is handed over."""
+
+    directory: RunDir
+    spec: RunSpec
+    handover: Handover
+
+
+class ArrayBackend(Protocol):
+    """A backend that hands runs in to Slurm as one array of jobs."""
+
+    most_in_array: int
+
+    def preview_array(self, spec: RunSpec, name: str, count: int, most_at_once: int | None) -> str:
+        """Return the batch script of an array of ``count`` runs like ``spec``. May block for some seconds."""
+
+    async def start_array(self, elements: Sequence[Element], name: str, most_at_once: int | None) -> None:
+        """Hand prepared runs in as one array of jobs, of which Slurm starts at most so many at once.
+
+        Raises:
+            LaunchFailed: Slurm refused, and nothing is left of the runs; or it did not answer, as in ``start``.
+        """
+
+    async def discard(self, directory: RunDir, spec: RunSpec) -> None:
+        """Remove a prepared run that was not handed in."""
+
+
+def array_backend_of(spec: RunSpec) -> ArrayBackend:
+    """Return the backend of a run that is a job of Slurm."""
+    return cast("ArrayBackend", backend_of(spec))
+
+
+def are_alike(one: RunSpec, other: RunSpec) -> bool:
+    """Return whether two runs ask the same of the same Slurm, so that one script serves both."""
+    return one.mirror == other.mirror and list_shared_options(one) == list_shared_options(other)

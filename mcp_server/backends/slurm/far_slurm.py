@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from mcp_server.backends.base import ListEnded, ScheduledGpus
 from mcp_server.backends.slurm import batch_script
-from mcp_server.backends.slurm.arrays import Element
+from mcp_server.backends.slurm.batch_script import Element
 from mcp_server.backends.ssh.ssh_backend import SshBackend
 from mcp_server.backends.ssh.ssh_bootstrap import read_ssh_settings
 from mcp_server.backends.ssh.ssh_channel import channel_of

@@ -15,7 +15,7 @@ from typing_extensions import override
 from mcp_server.backends.base import Backend, ListEnded, ScheduledGpus
 from mcp_server.backends.local import DISCARDED_WITHIN_S, supervisor_argv
 from mcp_server.backends.slurm import batch_script
-from mcp_server.backends.slurm.arrays import Element
+from mcp_server.backends.slurm.batch_script import Element
 from mcp_server.errors import HostUnreachable, RunwardError, ScreenNotFound
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, read_json

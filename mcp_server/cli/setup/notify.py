@@ -8,7 +8,7 @@ import socket
 from mcp_server.hosts.environment import find_targets
 from mcp_server.record.handover import base_environment
 from mcp_server.record.notices.notice import NoticedRun, make_notice
-from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
+from mcp_server.record.notices.sender import DeliveryFailed, deliver
 from mcp_server.record.run_directory import now
 from mcp_server.store.state_home import StateHome
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from mcp_server.backends.base import backend_of, find_backend, find_far_backend
-from mcp_server.backends.slurm.arrays import Element, are_alike, array_backend_of
+from mcp_server.backends.slurm.batch_script import Element, are_alike, array_backend_of
 from mcp_server.backends.supervisor_copy import remove_unused_copies
 from mcp_server.errors import GpusNotFree, HostUnreachable, LaunchFailed, RunwardError
 from mcp_server.gpus.request import parse_gpus

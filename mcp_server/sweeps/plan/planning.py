@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mcp_server.backends.local import tmux_socket
-from mcp_server.backends.slurm.arrays import array_backend_of
+from mcp_server.backends.slurm.batch_script import array_backend_of
 from mcp_server.errors import BadArgument, RunwardError, SweepNotFound
 from mcp_server.gpus.request import ALL, parse_gpus
 from mcp_server.hosts.config import find_this_host, read_hosts_file

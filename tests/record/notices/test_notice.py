@@ -20,7 +20,7 @@ from mcp_server.record.notices.notice import (
     name_target,
     split_command,
 )
-from mcp_server.record.notices.notice_delivery import find_refusal, make_request
+from mcp_server.record.notices.sender import find_refusal, make_request
 
 RUN = NoticedRun("cfm-7kqz", "cfm", "alice", "box1")
 FAILED = {

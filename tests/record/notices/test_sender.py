@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from mcp_server.record.notices.notice import NoticedRun, Target, make_notice
-from mcp_server.record.notices.notice_delivery import DeliveryFailed, deliver
-from mcp_server.record.notices.sender import RETRIES_S, Allowance, Sender
+from mcp_server.record.notices.sender import RETRIES_S, Allowance, DeliveryFailed, Sender, deliver
 from mcp_server.system import processes
 from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.redaction import Redactor
@@ -211,7 +210,7 @@ def test_a_command_that_fails_is_said(command: tuple[str, ...], cause: str, may_
 
 @pytest.mark.parametrize("answer", ["body", "head"])
 def test_a_service_that_answers_byte_by_byte_did_not_answer(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    monkeypatch.setattr("mcp_server.record.notices.notice_delivery._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("mcp_server.record.notices.sender._TIMEOUT_S", 0.2)
     with answer_slowly(answer) as address, pytest.raises(DeliveryFailed, match="TimeoutError") as failure:
         deliver(Target("slow", url=address), make_notice(ENDED, RUN), {})
     assert failure.value.may_pass
@@ -241,7 +240,7 @@ def test_a_command_of_a_notice_leaves_no_daemon_behind(env: str) -> None:
 def test_a_command_that_takes_too_long_ends_with_its_daemons_and_beside_another_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("mcp_server.record.notices.notice_delivery._COMMAND_S", 1.0)
+    monkeypatch.setattr("mcp_server.record.notices.sender._COMMAND_S", 1.0)
     for fifo in ("begun", "go"):
         os.mkfifo(tmp_path / fifo)
     kept, failures = f"(setsid sh -c 'echo > {tmp_path}/begun; read line < {tmp_path}/go' &) ; cat {tmp_path}/go", []
