@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 from mcp_server.command.outputs import list_redirected
 from mcp_server.errors import BackendUnknown, BadArgument
 from mcp_server.gpus.snapshot import Snapshot
-from mcp_server.record.run_directory import RunDir
-from mcp_server.record.stop_request import put_stop_request
+from mcp_server.record.run_directory import RunDir, put_stop_request
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,10 +29,9 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record import run_processes
 from mcp_server.record.handover import Handover, prepare_directory
-from mcp_server.record.run_directory import RunDir
+from mcp_server.record.run_directory import LAUNCHED_AGAIN, RunDir, forbid_launch
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
-from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes, tmux
 from mcp_server.system.lock_files import may_be_locked, take_lock
 from mcp_server.system.starter_client import start_supervisor

@@ -25,12 +25,11 @@ from mcp_server.record import run_processes
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.codec import encode
 from mcp_server.record.relay_channel import MOST_CONTENT_BYTES, REQUESTS
-from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FILE_MODE, make_directory
-from mcp_server.record.run_directory import RunDir
+from mcp_server.record.results.result_page import EXPERIMENT_LOG, FILE_MODE, make_directory
+from mcp_server.record.run_directory import RunDir, expiry, put_stop_request
 from mcp_server.record.slurm.job import read_screen, was_started_in
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.record.stop_request import expiry, put_stop_request
 from mcp_server.relay import supervisor_start
 from mcp_server.relay.code import CodeStore
 from mcp_server.relay.run_watch import RunWatch

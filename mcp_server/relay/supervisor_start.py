@@ -28,9 +28,8 @@ from mcp_server.record.codec import decode
 from mcp_server.record.events import read_new_events
 from mcp_server.record.handover import Handover, base_environment, prepare_directory
 from mcp_server.record.results.experiment_log import ResultDirUnusable, append_launch
-from mcp_server.record.run_directory import RunDir, boot_id, path_below
+from mcp_server.record.run_directory import RunDir, boot_id, forbid_launch, path_below
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.stop_request import forbid_launch
 from mcp_server.relay.slurm_jobs import SlurmJobs
 from mcp_server.system import processes
 from mcp_server.system.files import find_archive

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from mcp_server.record.code.code_snapshot import PACKAGES, SOURCES_ARCHIVE, CodeSnapshot
 from mcp_server.record.code.code_state import load_code_state
-from mcp_server.record.results.result_directory import read_origin
-from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
+from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, read_origin, render_page
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.configuration import ConfigFile, is_search_path, read_blueprint, read_config_files, read_text

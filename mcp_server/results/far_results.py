@@ -18,7 +18,7 @@ from typing import Any
 
 from mcp_server.backends.ssh.ssh_channel import Channel, channel_of
 from mcp_server.errors import HostUnreachable
-from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
+from mcp_server.record.results.result_page import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.state import Run
 from mcp_server.results.configuration import WRITTEN_CONFIGS
 from mcp_server.results.evaluations.evaluations import is_evaluation_name

@@ -15,7 +15,7 @@ from mcp_server.errors import BadArgument, LaunchFailed, NotOfSweeps, RunNotFoun
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record.code.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.events import ENDING
-from mcp_server.record.results import result_directory
+from mcp_server.record.results import result_page
 from mcp_server.record.results.experiment_log import append_end
 from mcp_server.record.results.notes import NOTES, mark_noted, read_notes, tell_note
 from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, read_tracker_link
@@ -67,8 +67,8 @@ def describe_finding(run: Run, rundir: RunDir, *, with_page: bool) -> str | None
 def find_own_document(path: Path, run_id: str) -> str:
     """Return where the document of a run is now: a later run in its directory moves it aside. Empty: it is gone."""
     aside = path.with_name(f"results-{run_id}.md")
-    owner, _ = result_directory.read_origin(path)
-    if owner != run_id and result_directory.read_origin(aside)[0] == run_id:
+    owner, _ = result_page.read_origin(path)
+    if owner != run_id and result_page.read_origin(aside)[0] == run_id:
         return str(aside)
     return str(path) if owner in (None, run_id) and path.is_file() else ""
 
@@ -198,7 +198,7 @@ def _gather_facts(
             *(replace(one, source=name_there(one.source, run)) for one in run_evaluations),
         ],
         checkpoints=[replace(one, path=name_there(one.path, run)) for one in run_checkpoints],
-        account=result_directory.read_attempts_report(rundir),
+        account=result_page.read_attempts_report(rundir),
         code=code,
         snapshot=snapshot,
         written_configs=[replace(one, path=name_there(one.path, run)) for one in written],
@@ -296,7 +296,7 @@ def _make_directory(run: Run, result_dir: str | None, store: RunStore) -> Path:
         if not path.is_absolute() or path == Path("/"):
             raise BadArgument("result_dir", f"is not an absolute path of a directory: {name[:200]!r}.")
         if not run.spec.mirror:
-            result_directory.make_directory(path)
+            result_page.make_directory(path)
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, an unknown user
         raise BadArgument("result_dir", f"cannot be created: {getattr(error, 'strerror', None) or error}.") from error
     return path
@@ -325,30 +325,30 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
     run, files, notes = facts.run, [], []
     try:
         append_end(directory, facts.end, run.spec, secrets)
-        files.append(directory / result_directory.EXPERIMENT_LOG)
+        files.append(directory / result_page.EXPERIMENT_LOG)
     except OSError as error:
-        notes.append(f"{result_directory.EXPERIMENT_LOG} was not changed: {error.strerror or error}.")
+        notes.append(f"{result_page.EXPERIMENT_LOG} was not changed: {error.strerror or error}.")
     if facts.code.diff:
         files.append(_write_diff(directory, run, facts.code))
     own = directory / f"results-{run.run_id}.md"
-    path = own if later_run else result_directory.choose_document_path(directory, run.run_id)
-    earlier = [each for each in (path, own, directory / result_directory.RESULTS_DOCUMENT) if each.is_file()]
+    path = own if later_run else result_page.choose_document_path(directory, run.run_id)
+    earlier = [each for each in (path, own, directory / result_page.RESULTS_DOCUMENT) if each.is_file()]
     if facts.summary is None:
         facts = replace(facts, summary=document.read_summary(path, run.run_id))
     facts = replace(facts, recorded=document.read_recorded(earlier, run.run_id))
-    diff, additions = files[-1].name if facts.code.diff else None, result_directory.read_additions(path)
+    diff, additions = files[-1].name if facts.code.diff else None, result_page.read_additions(path)
     text = document.render_document(facts, diff=diff, additions=additions)
     generated, additions_mark, additions = text.partition(ADDITIONS_MARK)
-    result_directory.write_text(path, mask_secrets(generated, secrets) + additions_mark + additions)
-    if path.name != result_directory.RESULTS_DOCUMENT and not later_run:
-        notes.append(f"{result_directory.RESULTS_DOCUMENT} was written by a person and was not changed.")
+    result_page.write_text(path, mask_secrets(generated, secrets) + additions_mark + additions)
+    if path.name != result_page.RESULTS_DOCUMENT and not later_run:
+        notes.append(f"{result_page.RESULTS_DOCUMENT} was written by a person and was not changed.")
     files.append(path)
     flag = None
     if later_run:
-        flag_file = result_directory.FINISH_FLAG
+        flag_file = result_page.FINISH_FLAG
         notes.append(f"{later_run}, a later run, uses this directory: its {flag_file} was not changed.")
     else:
-        flag = result_directory.write_flag(directory, {**facts.end.facts, "results": path.name, "finished_at": now()})
+        flag = result_page.write_flag(directory, {**facts.end.facts, "results": path.name, "finished_at": now()})
         files.append(flag)
     return Finished(
         run_id=run.run_id,
@@ -382,5 +382,5 @@ def _write_diff(directory: Path, run: Run, code: GitState) -> Path:
             old = read_regular_file(path, max_bytes=200, follow_links=False)
         if not old.startswith(f"{_DIFF_MARK}{run.run_id}:".encode()):
             path = directory / f"code-{run.run_id}.diff"
-    result_directory.write_text(path, first + code.diff + ("\n# cut off here: it is longer\n" if code.cut else ""))
+    result_page.write_text(path, first + code.diff + ("\n# cut off here: it is longer\n" if code.cut else ""))
     return path

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, STOPPERS, StopRequest
-from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.run_directory import RunDir, has_expired, read_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.stop_request import has_expired
 from mcp_server.supervisor.terminal.pty import Pane, TmuxProbe, open_pane, open_tmux_server
 
 if TYPE_CHECKING:

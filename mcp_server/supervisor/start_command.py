@@ -12,10 +12,9 @@ from typing import Any
 from mcp_server.gpus.request import VISIBLE_DEVICES
 from mcp_server.record.handover import Handover
 from mcp_server.record.ray.ray_job import FAR_SIDE, is_mirrored, read_proof
-from mcp_server.record.run_directory import RunDir, boot_id, load_json
+from mcp_server.record.run_directory import RunDir, boot_id, has_expired, load_json
 from mcp_server.record.script import AttemptInputs, attempt_arguments, render
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.stop_request import has_expired
 from mcp_server.supervisor.control import ControlInputs, StoppedBeforeStart
 from mcp_server.supervisor.guard import Work
 from mcp_server.supervisor.terminal import pty

@@ -16,8 +16,7 @@ import anyio
 import pytest
 from mcp.types import ElicitResult
 
-from mcp_server.backends import local
-from mcp_server.record import stop_request
+from mcp_server.record import run_directory, run_processes
 from mcp_server.record.run_directory import write_json
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ThisHost
 from mcp_server.runs.stop import stop_run as stop
@@ -372,7 +371,7 @@ async def test_a_supervisor_that_no_signal_reaches_finds_the_request(
 ) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
-        monkeypatch.setattr(local, "supervisor_of", lambda *_: None)
+        monkeypatch.setattr(run_processes, "supervisor_of", lambda *_: None)
         done = await agent.kill(run_id)
     assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
 
@@ -389,8 +388,8 @@ async def test_a_stop_that_nobody_answers_is_withdrawn_and_said(
     monkeypatch.setattr(stop, "_UNSEEN_ANSWER_WITHIN_S", 0.2)
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.05; done", cwd=str(sandbox.path))
-        monkeypatch.setattr(local, "supervisor_of", lambda *_: None)
-        monkeypatch.setattr(stop_request, "write_json", write_for_nobody)
+        monkeypatch.setattr(run_processes, "supervisor_of", lambda *_: None)
+        monkeypatch.setattr(run_directory, "write_json", write_for_nobody)
         confirmation = await agent.call("kill_run", run_id=run_id)
         refusal = await agent.refusal("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
         assert "Not stopped: the supervisor of" in refusal

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record import stop_request as module
-from mcp_server.record.stop_request import expiry, has_expired
+from mcp_server.record import run_directory as module
+from mcp_server.record.run_directory import expiry, has_expired
 
 
 @pytest.mark.parametrize("jump_s", [-7200.0, 0.0, 7200.0])

@@ -31,11 +31,10 @@ from mcp_server.record.events import ENDING, read_new_events
 from mcp_server.record.handover import Handover
 from mcp_server.record.ray import ray_job
 from mcp_server.record.ray.ray_head import RayHead, RayRefused, Withdrawals
-from mcp_server.record.run_directory import RunDir, boot_id, now, read_json, write_json
+from mcp_server.record.run_directory import LAUNCHED_AGAIN, RunDir, boot_id, forbid_launch, now, read_json, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess, supervisor_of
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, attempt_of, posix
-from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.system import processes
 from mcp_server.system.files import open_regular, whole_directory, write_atomic
 from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock, take_lock

@@ -18,7 +18,7 @@ from mcp_server.backends.slurm import batch_script
 from mcp_server.backends.slurm.batch_script import Element
 from mcp_server.errors import HostUnreachable, RunwardError, ScreenNotFound
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.run_directory import LAUNCHED_AGAIN, RunDir, forbid_launch, read_json
 from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
 from mcp_server.record.slurm import job, queue
 from mcp_server.record.slurm.commands import find_missing
@@ -26,7 +26,6 @@ from mcp_server.record.slurm.job_watch import JobWatch, job_of, keep_job
 from mcp_server.record.slurm.queue import Queue
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import LivenessReport, Run
-from mcp_server.record.stop_request import LAUNCHED_AGAIN, forbid_launch
 from mcp_server.threads import run_in_thread
 
 

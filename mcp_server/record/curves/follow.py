@@ -34,6 +34,7 @@ _FEWEST = 2  # rows or cells
 _DEPTH = 3  # of the list of rows in a document
 
 Table = list[dict[str, Any]]
+DatabaseKind = Literal["trackio", "mlflow"]
 
 
 def find_tables(document: Any, is_metric: Callable[[str], object]) -> Iterator[Table]:
@@ -100,7 +101,7 @@ def _is_column(cells: list[Any]) -> bool:
     return len(cells) > 0 and all(one is None or scalar_files.parse_number(one) is not None for one in cells)
 
 
-def read_kind(database: sqlite3.Connection) -> Literal["trackio", "mlflow"] | None:
+def read_kind(database: sqlite3.Connection) -> DatabaseKind | None:
     """Return the program of a database, None for another one."""
     # Tables only: a view may be a query that never ends.
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

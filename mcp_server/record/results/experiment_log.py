@@ -18,7 +18,7 @@ from typing import Any
 from mcp_server.errors import RunwardError
 from mcp_server.record.attempt_params import describe_earlier_ends, find_attempt_params
 from mcp_server.record.events import read_events
-from mcp_server.record.results import result_directory as results
+from mcp_server.record.results import result_page as results
 from mcp_server.record.results.result_page import RunEnd, gpu_lines, read_tracker_link, render_page
 from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.script import command_text, render

@@ -22,13 +22,12 @@ from typing import Any
 from mcp_server.errors import LaunchFailed, RunwardError
 from mcp_server.record.events import ENDING, read_events
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.run_directory import RunDir, forbid_launch, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
 from mcp_server.record.slurm.commands import SlurmError, ask_controller, estimate, is_unsure, run_program, submit
 from mcp_server.record.slurm.job_states import HELD, WAITING
 from mcp_server.record.slurm.job_watch import expected_name, has_end, job_of, keep_job
 from mcp_server.record.state import Run
-from mcp_server.record.stop_request import forbid_launch
 from mcp_server.system.files import open_private, read_end, whole_directory, write_atomic
 
 DEPARTURE_STEP_S = 0.5

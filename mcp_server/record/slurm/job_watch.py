@@ -13,14 +13,13 @@ from typing import Any
 
 from mcp_server.record.codec import decode
 from mcp_server.record.events import ENDING, RecordEvent, parse_events
-from mcp_server.record.run_directory import RunDir, now, read_json, write_json
+from mcp_server.record.run_directory import RunDir, forbid_launch, now, read_json, write_json
 from mcp_server.record.slurm import queue
 from mcp_server.record.slurm.commands import UNLISTED, SlurmError, describe_job, read_memory
 from mcp_server.record.slurm.job_states import ABSENCE, WAITED, Job, RecordState, judge
 from mcp_server.record.slurm.queue import Queue, QueueSnapshot
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, LivenessReport, posix
-from mcp_server.record.stop_request import forbid_launch
 from mcp_server.system.files import is_absent, is_shared_filesystem, read_end
 from mcp_server.system.lock_files import is_locked
 

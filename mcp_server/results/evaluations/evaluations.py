@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.diagnosis.progress.named_values import LOSS, classify_name
-from mcp_server.record.results.result_directory import EXPERIMENT_LOG, read_origin
+from mcp_server.record.results.result_page import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.evaluations.evaluation_text import (
     MOST_ROWS,

@@ -17,12 +17,11 @@ from mcp_server.command.started import find_programs
 from mcp_server.errors import HostUnreachable, RunNotFound, RunwardError, StopNotSeen, StopUnknown
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.ray.ray_job import FAR_SIDE
-from mcp_server.record.run_directory import RunDir, now
+from mcp_server.record.run_directory import RunDir, expiry, now
 from mcp_server.record.run_processes import RunProcess, supervisor_of
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
-from mcp_server.record.stop_request import expiry
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore

@@ -23,7 +23,7 @@ from mcp_server.gpus.leases import LeaseHolder, Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import GpuRequest, parse_gpus
 from mcp_server.hosts.environment import find_targets
-from mcp_server.record.results.result_directory import EXPERIMENT_LOG, FINISH_FLAG
+from mcp_server.record.results.result_page import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.script import PARAMS, command_text, format_arguments
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec

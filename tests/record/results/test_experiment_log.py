@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_server.record.results.experiment_log import ResultDirUnusable, append_launch, write_end
-from mcp_server.record.results.result_directory import EXPERIMENT_LOG
+from mcp_server.record.results.result_page import EXPERIMENT_LOG
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 

@@ -11,10 +11,18 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.results import experiment_log, result_directory
+from mcp_server.record.results import experiment_log, result_page
 from mcp_server.record.results.experiment_log import append_launch, is_repaired, write_end
-from mcp_server.record.results.result_directory import choose_document_path, read_origin, write_text
-from mcp_server.record.results.result_page import ADDITIONS_MARK, RunEnd, failure_lines, gpu_lines, origin_line
+from mcp_server.record.results.result_page import (
+    ADDITIONS_MARK,
+    RunEnd,
+    choose_document_path,
+    failure_lines,
+    gpu_lines,
+    origin_line,
+    read_origin,
+    write_text,
+)
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.lock_files import take_lock
@@ -164,9 +172,9 @@ def test_an_older_flag_is_replaced_and_can_be_cleared(rundir: RunDir, tmp_path: 
     (tmp_path / "finish.flag").write_text("old")
     leave(rundir, tmp_path)
     assert flag(tmp_path)["run_id"] == "cfm-7kqz"
-    result_directory.remove_flag(tmp_path)
-    result_directory.remove_flag(str(tmp_path))
-    result_directory.remove_flag(tmp_path / "nowhere")
+    result_page.remove_flag(tmp_path)
+    result_page.remove_flag(str(tmp_path))
+    result_page.remove_flag(tmp_path / "nowhere")
     assert not (tmp_path / "finish.flag").exists()
 
 
@@ -232,7 +240,7 @@ def test_on_a_full_disk_an_empty_flag_ends_the_waiting(
     def full(path: Path, data: bytes, *, mode: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(result_directory, "write_atomic", full)
+    monkeypatch.setattr(result_page, "write_atomic", full)
     assert "finish.flag: No space left" in (leave(rundir, tmp_path / "out") or "")
     assert (tmp_path / "out" / "finish.flag").read_bytes() == b""
     monkeypatch.undo()
