@@ -18,8 +18,7 @@ from mcp_server.sweeps.trials.statistics import Noise, find_quantile
 from mcp_server.text.formatting import significant
 
 CHANCE = 0.05  # of a trial that is no better, over all looks
-# By so much a first run, and then the mean, has to be better, else the trial is not worth more runs.
-_SCREEN_SD, _LEAST_SD = 0.75, 0.5
+_LEAST_SD = 0.75  # by which a first run, and then the mean, has to be better, else the trial is not worth more runs
 _HOPE = 0.1  # the least chance to be kept in the end that is worth another pair
 _FEWEST_DIFFERENCES = 3  # degrees of freedom, from which on the noise between runs of a pair is known
 NEAR = 3  # runs of a drifting incumbent, or on one host, the newest, which a screen is compared with
@@ -138,8 +137,8 @@ def _judge_screen(rule: Rule, seen: TrialEvidence, name: str) -> Judgement:
     if rule.repeats == 0:
         is_better = gain > rule.min_gain
         return Judgement("better" if is_better else "discarded", f"{told}, by one run", seen.screen, 1, gain)
-    if gain <= max(rule.min_gain, _SCREEN_SD * seen.unit):
-        return Judgement("discarded", f"{told}: its first run is not better by {_SCREEN_SD:g} sd", seen.screen, 1, gain)
+    if gain <= max(rule.min_gain, _LEAST_SD * seen.unit):
+        return Judgement("discarded", f"{told}: its first run is not better by {_LEAST_SD:g} sd", seen.screen, 1, gain)
     return Judgement("pair", told, seen.screen, 1, gain)
 
 
