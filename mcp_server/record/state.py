@@ -237,10 +237,13 @@ class Run:
         return paused_s if paused_s > min(known) + _UNNOTED_S else None
 
     def left_s(self, now_s: float) -> float | None:
-        """Return the seconds that its own steps say are left; None where they do not, or have stopped coming."""
+        """Return the seconds that its own steps say are left; None where they do not, or have stopped coming.
+
+        Of several trainings in one run they say when the present one ends, and how many follow is not known.
+        """
         left_s, at = self.progress.get("eta_s"), self.progress.get("at")
         is_heard = self.state == "running" and not self.unreachable and self.paused_s(now_s) is None
-        if not isinstance(left_s, (int, float)) or not is_heard:
+        if not isinstance(left_s, (int, float)) or not is_heard or "round" in self.progress:
             return None
         return max(0.0, left_s - (max(0.0, now_s - posix(at)) if isinstance(at, str) and not self.spec.mirror else 0.0))
 

@@ -135,7 +135,8 @@ class Attempt:
 
     def _begin_observing(self, inputs: AttemptInputs) -> None:
         """Start all that works beside the command, as far as there are descriptors and processes for it."""
-        begin: list[Callable[[], None]] = [lambda: self._keep_code(inputs.environment), self.observer.begin]
+        begin: list[Callable[[], None]] = [lambda: self._keep_code(inputs.environment)]
+        begin.append(lambda: self.observer.begin(inputs))
         begin += [self._gpu_monitor.start] if self._gpu_monitor else []
         begin.append(lambda: self._record_outputs(inputs))
         for each in begin:

@@ -169,7 +169,10 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
 
 def _explain_failed(sweep: Sweep, *, is_advised: bool) -> Iterator[str]:
     if is_advised and any(map(_blames_plan, sweep.failed)):
-        yield 'A parameter of the plan is corrected by the whole call again, with resume="wipe".'
+        yield (
+            'The plan is corrected by the whole call again: with resume="continue" where right values are added to it '
+            '(these alone run), else with resume="wipe" (all cells run again; no run is deleted).'
+        )
     elif is_advised:
         yield restart_advice(sweep.sweep_id, ended=sweep.ended)
     if stopped := sum(cell.end.get("stopped_by") == "policy" for cell in sweep.failed):

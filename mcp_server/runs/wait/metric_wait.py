@@ -122,6 +122,8 @@ class MetricWait:
         wanted = self._condition.tag
         if wanted.lower() in FACTS:
             why = ", as its total of steps is not" if wanted.lower() == conditions.PROGRESS else ""
+            if any(isinstance(run, Run) and "round" in run.progress for run in runs):
+                why = ": it trains several times, and how often is not known"
             return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
         near = difflib.get_close_matches(wanted, FACTS, n=1) or list(find_near_names(wanted, tags))
         named = [*near, *(tag for tag in tags if tag not in near and tag.lower() not in COUNT_WORDS)]
@@ -147,7 +149,7 @@ def find_impossible(condition: conditions.Condition, runs: Sequence[Watched]) ->
     if condition.sign not in (">=", ">", "==") or not live:
         return None
     totals: dict[str, list[float | None]] = {
-        "step": [run.progress.get("total_steps") for run in live],
+        "step": [_find_total(run) for run in live],
         "elapsed_s": [run.spec.time_limit_s for run in live],
     }
     most = totals.get(condition.tag.lower(), [None])
@@ -157,6 +159,11 @@ def find_impossible(condition: conditions.Condition, runs: Sequence[Watched]) ->
     return None
 
 
+def _find_total(run: Run) -> Any:
+    """Return the steps of a run, None also where it trains several times: other trainings may have others."""
+    return None if "round" in run.progress else run.progress.get("total_steps")
+
+
 def read_facts(run: Watched, now_s: float) -> dict[str, float]:
     """Return what wait_run tells of a run beside its metrics: step, progress, elapsed_s, eta_s, attempt. Pure."""
     facts: dict[str, Any] = {"elapsed_s": run.elapsed_s(now_s), "attempt": None}
@@ -164,7 +171,7 @@ def read_facts(run: Watched, now_s: float) -> dict[str, float]:
         facts[conditions.PROGRESS] = sum(cell.done for cell in run.cells) / max(1, len(run.cells))
     else:
         facts["attempt"] = run.attempt if run.started_at else None
-        step, total = run.progress.get("step"), run.progress.get("total_steps")
+        step, total = run.progress.get("step"), _find_total(run)
         facts |= {"step": step, "eta_s": run.left_s(now_s)}
         if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
             facts[conditions.PROGRESS] = step / total

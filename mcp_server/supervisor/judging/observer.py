@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mcp_server.command.shell import parse
 from mcp_server.record.exit_status import Ending, StopRequest
+from mcp_server.record.script import AttemptInputs, command_text
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.judging.bookkeeping import CpuUse, JudgingFaults, ProgressFile
@@ -55,10 +56,10 @@ _PROCESS_STATES = {"S": "sleeps", "D": "waits for a device or a disk", "R": "run
 _START_CHARS = 20_000  # of the command and its variables
 
 
-def _describe_start(spec: RunSpec) -> str:
-    """Return the command, and the variables that launch_run set, as a shell would show them."""
-    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command)
-    return "\n".join([command, *(f"{name}={value}" for name, value in spec.env.items())])[:_START_CHARS]
+def _describe_start(spec: RunSpec, inputs: AttemptInputs) -> str:
+    """Return the command of an attempt, and the variables that launch_run set, as a shell would show them."""
+    variables = (f"{name}={value}" for name, value in spec.env.items())
+    return "\n".join([command_text(spec, inputs), *variables])[:_START_CHARS]
 
 
 class Observer:
@@ -76,7 +77,7 @@ class Observer:
         search_path: str | None = None,
         gpu_monitor: GpuMonitor | None = None,
     ) -> None:
-        self._spec, self._events = control.spec, control.events
+        self._spec, self._events, self._inputs = control.spec, control.events, AttemptInputs(control.spec.params)
         self._living, self._gpu_monitor = living, gpu_monitor
         self._redact, self._search_path = redact, search_path
         self._cwd = f"{os.path.realpath(control.spec.cwd or '/').rstrip('/')}/"
@@ -108,8 +109,12 @@ class Observer:
         # Called with each path that the output says it saved.
         self.on_checkpoint: Callable[[str], None] = lambda _: None
 
-    def begin(self) -> None:
-        """Load what reads output, which takes 0.03 s: the command runs meanwhile, and its terminal buffers output."""
+    def begin(self, inputs: AttemptInputs | None = None) -> None:
+        """Load what reads output, which takes 0.03 s: the command runs meanwhile, and its terminal buffers output.
+
+        ``inputs``: of the attempt, by default of the first.
+        """
+        self._inputs = inputs or self._inputs
         self._safely(self._load)
 
     @property
@@ -250,7 +255,8 @@ class Observer:
         self._oom_kills = processes.oom_kills()
         if "mcp_server.diagnosis.log_file" not in sys.modules:  # else a starter has done it
             self._rehearsal_due_s = time.monotonic() + _REHEARSED_AFTER_S
-        self._monitor = OutputMonitor(self._spec.facts(), time.monotonic())
+        command = command_text(self._spec, self._inputs)
+        self._monitor = OutputMonitor({**self._spec.facts(), "command": command}, time.monotonic())
 
     @property
     def _reader(self) -> OutputMonitor:
@@ -463,7 +469,7 @@ class Observer:
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
             diverged=diverged,
             diverged_since=since,
-            command=_describe_start(self._spec),
+            command=_describe_start(self._spec, self._inputs),
             cwd=self._spec.cwd,
             stopped_for=self.stopped_for if ended else None,
             is_own_code=parse(self._spec.command).is_one_python,

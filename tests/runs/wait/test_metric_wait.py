@@ -231,6 +231,9 @@ async def test_a_share_of_unknown_steps_is_no_printed_number(tmp_path: Path) -> 
     run = replace(live(tmp_path), progress={"step": 5})
     assert await wait.check([run]) is None
     assert wait.describe_unmet([run], ended=False) == "progress is not known so far, as its total of steps is not."
+    fold = replace(run, progress={"step": 5, "total_steps": 6, "round": 2})
+    told = "progress is not known so far: it trains several times, and how often is not known."
+    assert wait.describe_unmet([fold], ended=False) == told
 
 
 async def test_a_share_that_is_printed_in_per_cent_is_compared_in_per_cent_and_any_other_is_told_to_be_one(
@@ -267,6 +270,8 @@ async def test_a_share_that_is_printed_in_per_cent_is_compared_in_per_cent_and_a
         ("fps >= 1000", {"step": 3, "metrics": {"fps": 1200}}, "fps = 1200 at step 3"),
         ("epoch >= 2", {"step": 30, "metrics": {"epoch": 2.5}}, "epoch = 2.5 at step 30"),
         ("eta_s < 60", {"step": 3, "eta_s": 30.0}, "eta_s = 30 at step 3"),
+        ("eta_s < 60", {"step": 3, "eta_s": 30.0, "round": 2}, None),  # how many trainings follow is not known
+        ("50%", {"step": 5, "total_steps": 6, "round": 2}, None),
         ("attempt >= 2", {"step": 3}, None),
     ],
 )

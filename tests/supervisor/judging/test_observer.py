@@ -10,6 +10,7 @@ from mcp_server.record.curves.tails import CurveRow
 from mcp_server.record.events import EventKind, EventLog, read_events, read_record
 from mcp_server.record.exit_status import Ending
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.script import AttemptInputs
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.judging import observer as module
@@ -212,3 +213,15 @@ def test_a_healthy_training_is_read_when_its_progress_is_written(
     observer.feed(b"RuntimeError: CUDA error\n")
     observer.note_stopping()
     assert observer._monitor.suspect is not None
+
+
+@pytest.mark.parametrize("command", ["python lm.py", ["python", "lm.py"]])
+def test_the_parameters_of_an_attempt_plan_its_total(rundir: RunDir, command: str | list[str]) -> None:
+    control = ControlInputs(
+        rundir, RunSpec(command=command, params={"steps": 200}), EventLog(rundir.events), wakeup_fd=0
+    )
+    for inputs, total in ((None, 200), (AttemptInputs({"steps": 100}, resumes=True), 100)):
+        observer = Observer(control, 1, list)
+        observer.begin(inputs)
+        observer.feed(b"step=10 loss=0.5\nstep=20 loss=0.4\n")
+        assert observer._reader.progress_facts()["total_steps"] == total
