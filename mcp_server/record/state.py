@@ -239,7 +239,7 @@ class Run:
     def left_s(self, now_s: float) -> float | None:
         """Return the seconds that its own steps say are left; None where they do not, or have stopped coming.
 
-        Of several trainings in one run they say when the present one ends, and how many follow is not known.
+        Where a run trains several times they say when the present training ends, and how many follow is not known.
         """
         left_s, at = self.progress.get("eta_s"), self.progress.get("at")
         is_heard = self.state == "running" and not self.unreachable and self.paused_s(now_s) is None

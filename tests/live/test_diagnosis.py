@@ -184,7 +184,7 @@ async def test_divergence_is_reported_while_the_run_goes_on_and_at_its_end(sandb
         (sandbox.path / "end").touch()
         end = await agent.end(run_id)
     assert (end["state"], end["exit_code"], end["failure"]["kind"]) == ("finished", 0, "divergence")
-    assert end["failure"]["line_number"] == 39
+    assert end["failure"]["line_number"] == 9
     assert end["failure"]["context"] == ["loss has been nan in 31 readings in a row, since step 9, line 9."]
 
 

@@ -115,10 +115,12 @@ def diagnose(
 
 
 def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts) -> Diagnosis:
-    """Return the failure that the newest metric line proves, and since which step and line."""
+    """Return the failure that the newest metric line proves, or the first one that is not finite, and since when."""
     number = run_facts.diverged_number or _find_number(lines, diverged)
     sentence, first_line = run_facts.diverged_since
     first = _find_number(lines, first_line) if first_line else None
+    if first and _RX.nan.search(first_line):  # the checkpoints before it are good, those before a later one not
+        diverged, number = first_line, first
     context = (f"{sentence.rstrip('.')}{f', line {first}' if first else ''}.",) if sentence else ()
     scene = Scene("divergence", "", near=sentence, log=_read_settings(lines, run_facts.command))
     return _build_failure("divergence", diverged.strip(), number, context, scene=scene)
