@@ -12,7 +12,7 @@ check:  ## under a minute: format, lint, types, and the tests that start nothing
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore=tests/live
 
-test:  ## everything, with real tmux, processes and clients
+test:  ## everything, with real tmux, processes and clients, also the long tests
 	$(PYTHON) -m pytest -n 6 --dist worksteal
 
 plugin:  ## plugin/, .claude-plugin/ and server.json, from agents, prompts, .mcp.json and the hook

@@ -170,6 +170,7 @@ def test_a_session_that_is_older_than_the_guards_last_word_is_the_runs(session: 
         assert [p.pid for p in LocalBackend().find_leftovers(heard)] == expected
 
 
+@pytest.mark.slow
 def test_the_last_word_of_a_guard_that_ended_after_the_run_was_read_is_heard(
     session: tuple[int, int], directory: RunDir
 ) -> None:

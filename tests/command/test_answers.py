@@ -8,6 +8,8 @@ import pytest
 
 from tests.command.answers import answer
 
+pytestmark = pytest.mark.slow
+
 _SNAPSHOT = Path(__file__).parents[1] / "data" / "commands.jsonl"
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.unseen_logs import list_faults, read_unseen_logs
 
+pytestmark = pytest.mark.slow
+
 LOGS = read_unseen_logs()
 LEAST_SHARE = 0.95
 

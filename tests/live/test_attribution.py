@@ -25,6 +25,7 @@ def asking(agent: Agent) -> Any:
     return try_call
 
 
+@pytest.mark.slow
 async def test_no_answer_about_a_run_has_a_figure_of_another(sandbox: Sandbox) -> None:
     directory = sandbox.path / "project"
     directory.mkdir()
@@ -55,6 +56,7 @@ async def test_no_answer_about_a_run_has_a_figure_of_another(sandbox: Sandbox) -
     await check_without_records(sandbox, directory, beside.run_ids)
 
 
+@pytest.mark.slow
 async def test_nor_has_one_about_runs_with_the_file_habits_of_frameworks(sandbox: Sandbox) -> None:
     directory = sandbox.path / "project"
     directory.mkdir()
@@ -247,6 +249,7 @@ if int(last) % 2 and attempt == 1:
 """
 
 
+@pytest.mark.slow
 async def test_runs_that_share_a_log_directory_are_told_apart_and_a_retry_is_a_restart(sandbox: Sandbox) -> None:
     (sandbox.path / "train.py").write_text(SHARED)
 

@@ -114,6 +114,7 @@ async def test_a_failure_leaves_its_results_and_its_flag_as_well(
     assert sandbox.run(run_id).events[-1]["kind"] == "ended"  # nothing follows an end
 
 
+@pytest.mark.slow
 async def test_nobody_sees_a_flag_while_a_failed_run_is_repaired(sandbox: Sandbox, blueprint: Path) -> None:
     (sandbox.path / "state" / "config.toml").write_text("repair_grace_s = 1800\n")
     fault, results = sandbox.path / "code" / "fail", sandbox.path / "results"
@@ -134,6 +135,7 @@ async def test_nobody_sees_a_flag_while_a_failed_run_is_repaired(sandbox: Sandbo
     assert json.loads((results / "finish.flag").read_text())["run_id"] == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["finish_blueprint", "SIGTERM", "session"])
 async def test_a_failed_run_that_nobody_repairs_has_its_flag_before_the_grace_is_over(
     sandbox: Sandbox, blueprint: Path, end: str

@@ -13,7 +13,7 @@ import pytest
 from mcp_server.system import processes
 from tests.support.sandbox import Agent, Sandbox, until_async
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PLACES = (
     "log lines",

@@ -9,6 +9,8 @@ from tests.benchmarks.faults.injector import injector
 from tests.benchmarks.harness import sandbox
 from tests.support.sshd import needs_sshd
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = 6
 
 

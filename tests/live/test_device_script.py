@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 BARE = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 

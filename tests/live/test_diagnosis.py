@@ -129,6 +129,7 @@ until('go')
     assert (end["state"], end["round"], end["step"]) == ("finished", 2, 8)
 
 
+@pytest.mark.slow
 async def test_an_error_of_a_process_that_does_not_end_is_reported(sandbox: Sandbox) -> None:
     code = f"""{GO_ON}
 import traceback
@@ -277,6 +278,7 @@ async def test_a_run_that_a_person_stops_has_no_failure(sandbox: Sandbox) -> Non
     assert (end["state"], "failure" in end) == ("killed", False)
 
 
+@pytest.mark.slow
 async def test_a_pattern_that_never_ends_stops_the_monitoring_and_not_the_run(sandbox: Sandbox) -> None:
     code = "import time\nprint('a' * 3000 + '!', flush=True)\nprint('after', flush=True)\ntime.sleep(600)"
     async with sandbox.agent_in_process() as agent:

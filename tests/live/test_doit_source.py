@@ -54,6 +54,7 @@ def read(project: Path, source: str, overrides: Mapping[str, Scalar], gpus: GpuC
     return read_source(source, cwd=str(project), overrides=overrides, gpus=gpus, environ=environ, python=sys.executable)
 
 
+@pytest.mark.slow
 def test_the_commands_of_real_tasks_are_read_and_the_project_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "dodo.py").write_text(DODO)
     cube, ant, go2, scene = read(tmp_path, "doit:cube,walk,scene", {"num_envs": 512, "seed": 7, "scene": "rough"}, 1)
@@ -98,6 +99,7 @@ def test_a_dodo_that_fails_hangs_or_has_no_doit_is_refused(tmp_path: Path, monke
         read(tmp_path, "doit:cube", {}, None)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_sweep_of_tasks_runs_their_commands_with_parameters_and_names_of_their_own(sandbox: Sandbox) -> None:
     program = sandbox.path / "rsl_rl" / "train.py"

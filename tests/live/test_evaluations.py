@@ -82,6 +82,7 @@ print({"eval/success_once": value, "eval/return": 1.0, **({"eval/num_trajectorie
 """
 
 
+@pytest.mark.slow
 async def test_evaluations_of_two_models_on_two_benchmarks_are_a_table_of_both(sandbox: Sandbox) -> None:
     (sandbox.path / "eval.py").write_text(EVALUATION)
     async with sandbox.agent_in_process() as agent:

@@ -16,7 +16,7 @@ from tests.support.loop_lookups import record_lookups
 from tests.support.sandbox import Sandbox
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 BLUEPRINT = """## [exp_purpose]
 Finish at once
 

@@ -23,7 +23,7 @@ from tests.support import warm_start
 from tests.support.sandbox import Agent, Sandbox, until, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
-pytestmark = [pytest.mark.anyio, needs_sshd]
+pytestmark = [pytest.mark.anyio, needs_sshd, pytest.mark.slow]
 
 SECRET = "hf_9sKdmQ2xZ81LpWvT"
 TRAINING = """

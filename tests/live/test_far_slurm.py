@@ -13,7 +13,7 @@ from tests.support import fake_slurm
 from tests.support.sandbox import Sandbox, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
-pytestmark = [pytest.mark.anyio, needs_sshd]
+pytestmark = [pytest.mark.anyio, needs_sshd, pytest.mark.slow]
 
 TOKEN = "t0ken-of-the-lab-1234"
 

@@ -24,7 +24,7 @@ from tests.support.sandbox import Sandbox, until, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
 from tests.support.sweeps import write_sweep
 
-pytestmark = [pytest.mark.anyio, needs_sshd]
+pytestmark = [pytest.mark.anyio, needs_sshd, pytest.mark.slow]
 
 HERE = socket.gethostname()
 

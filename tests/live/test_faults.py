@@ -196,6 +196,7 @@ def test_an_end_while_the_disk_takes_no_writes_is_recorded_once_it_does(sandbox:
     assert seen in (["running"], ["starting"])  # as nothing of it was written
 
 
+@pytest.mark.slow
 def test_a_retry_that_meets_a_full_disk_is_made_up_when_there_is_room(sandbox: Sandbox) -> None:
     begun, mended = sandbox.path / "begun", sandbox.path / "mended"
     second = sandbox.path / "state" / "runs" / "odd-aaaa" / "attempts" / "2"

@@ -173,6 +173,7 @@ async def test_a_watched_session_that_is_closed_has_an_unknown_end(sandbox: Sand
     assert "connection" not in status["failure"]["advice"]
 
 
+@pytest.mark.slow
 async def test_a_watch_of_a_session_at_its_prompt_ends_without_an_exit_code(sandbox: Sandbox) -> None:
     shell = "echo step 3/3 loss 0.5; exec bash --norc"
     sandbox.tmux("new-session", "-d", "-s", "theirs", shell)

@@ -230,6 +230,7 @@ async def test_the_stop_of_a_waiting_run_is_reported_and_shown_with_its_cause(on
         await agent.end(holder)
 
 
+@pytest.mark.slow
 async def test_a_mutex_that_is_held_for_long_does_not_end_the_wait(one_slot: Sandbox) -> None:
     sandbox = one_slot
     leases = Leases(sandbox.path / "leases")

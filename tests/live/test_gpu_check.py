@@ -21,6 +21,7 @@ def nvml(sandbox: Sandbox) -> Machine:
     return fake
 
 
+@pytest.mark.slow
 async def test_gpu_check_reports_free_and_leased_gpus(sandbox: Sandbox, nvml: Machine) -> None:
     async with sandbox.agent_in_process() as agent:
         before = await agent.call("gpu_check")

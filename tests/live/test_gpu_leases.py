@@ -286,6 +286,7 @@ def test_a_path_that_is_not_a_regular_file_is_refused_with_a_remedy_and_unchange
     assert not other.with_name("nothing").exists()
 
 
+@pytest.mark.slow
 def test_a_reader_does_not_prevent_a_lease(leases: Leases, start: Starts) -> None:
     held(leases.take(GPUS, ME)).release()
     reader = start("say('on')\nwhile True:\n    leases.holders()\n")

@@ -59,6 +59,7 @@ def test_a_driver_that_does_not_return_is_abandoned(nvml: Machine) -> None:
     assert "A person should look at `dmesg`" in snapshot.text
 
 
+@pytest.mark.slow
 def test_a_slow_driver_is_kept_started_for_the_next_query(
     nvml: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ async def test_gpus_that_do_not_meet_a_requirement_are_refused_with_the_remedy(s
         assert run["gpus"] == [1]
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_gets_too_hot_is_reported_while_the_run_continues(sandbox: Sandbox, gpus: Machine) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
@@ -174,6 +175,7 @@ async def test_a_gpu_that_gets_too_hot_is_reported_while_the_run_continues(sandb
         assert (await agent.end(run_id))["state"] == "finished"
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_idles_while_the_others_work_is_reported_and_retried_on_request(
     sandbox: Sandbox, gpus: Machine
 ) -> None:
@@ -221,6 +223,7 @@ async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine
     await until_async(lambda: not samplers(sandbox), "the end of the samplers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "released", "words"),
     [
@@ -257,6 +260,7 @@ async def test_a_killed_supervisor_leaves_no_sampler_and_no_lease_once_its_comma
         await until_async(lambda: not leases.holders(), "the lease to be free")
 
 
+@pytest.mark.slow
 async def test_a_retry_gets_another_gpu_than_the_one_that_failed(sandbox: Sandbox, gpus: Machine) -> None:
     script = 'echo "<$CUDA_VISIBLE_DEVICES>"; [ "$CUDA_VISIBLE_DEVICES" = 1 ] || ' + (
         '{ echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; }'

@@ -430,6 +430,7 @@ class Place:
         }.get(name, "an example")
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_every_call_of_the_guides_is_taken_by_a_server(sandbox: Sandbox) -> None:
     sandbox.environ |= fake_nvml.machine(sandbox.path).environ

@@ -268,6 +268,7 @@ def test_after_all_that_the_server_serves_on_and_has_said_nothing_on_stderr(sieg
     assert not [word for word in ("alice", "bob") if siege.words[word] in siege.service.log.read_text()]
 
 
+@pytest.mark.slow
 def test_who_does_not_say_in_time_what_it_wants_is_let_go(siege: Siege) -> None:
     with ThreadPoolExecutor() as pool:
         parts = [b"", siege.filled(hostile_requests.plain())[:40]]

@@ -98,6 +98,7 @@ async def test_a_log_that_became_something_else_holds_no_answer_up(sandbox: Sand
         assert run_id in await agent.text("list_runs")
 
 
+@pytest.mark.slow
 async def test_huge_results_take_little_memory_and_links_out_of_them_are_not_followed(sandbox: Sandbox) -> None:
     out, secret = sandbox.path / "out", sandbox.path / "outside.json"
     out.mkdir()
@@ -131,6 +132,7 @@ def peak_kib(pid: int) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 async def test_half_a_million_events_are_read_at_both_ends_alone(sandbox: Sandbox) -> None:
     line = '{"seq": %d, "at": "2026-11-21T10:00:00Z", "kind": "error_seen", "text": "Diverged."}\n'
     async with sandbox.agent_in_process() as agent:

@@ -93,6 +93,7 @@ async def test_a_key_belongs_to_the_owner_that_a_call_over_stdio_names(sandbox: 
     assert len({first, mine, lookalike, hers}) == 4
 
 
+@pytest.mark.slow
 async def test_a_sweep_is_its_owners_and_every_file_that_it_names_is_checked(sandbox: Sandbox) -> None:
     alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
     secret, project = sandbox.path / "secret", sandbox.path / "project"

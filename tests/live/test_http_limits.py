@@ -46,6 +46,7 @@ def open_descriptors(service: Service) -> int:
     return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [b"", b"POST /mcp HTTP/1.1\r\nHost: local"], ids=["silent", "half a head"])
 async def test_more_idle_connections_than_descriptors_cost_a_caller_with_a_token_nothing(
     sandbox: Sandbox, words: bytes
@@ -66,6 +67,7 @@ async def test_more_idle_connections_than_descriptors_cost_a_caller_with_a_token
         assert service.log.read_text().count("\n") == 1, service.log.read_text()
 
 
+@pytest.mark.slow
 async def test_where_no_descriptor_is_left_the_server_serves_on_as_soon_as_there_are_some(sandbox: Sandbox) -> None:
     token = tokens(sandbox).add("alice")
     with serve(sandbox, cold=True) as service:
@@ -85,6 +87,7 @@ async def test_where_no_descriptor_is_left_the_server_serves_on_as_soon_as_there
         assert "Traceback" not in service.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_connection_without_a_token_is_closed_when_it_is_idle_after_an_answer(sandbox: Sandbox) -> None:
     tokens(sandbox).add("alice")
     with serve(sandbox) as service, socket.create_connection((service.host, service.port), timeout=40) as connection:
@@ -95,6 +98,7 @@ def test_a_connection_without_a_token_is_closed_when_it_is_idle_after_an_answer(
     assert told.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.slow
 async def test_the_connections_of_one_token_take_no_others_places(sandbox: Sandbox) -> None:
     alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
     with serve(sandbox, descriptors=DESCRIPTORS) as service:
@@ -164,6 +168,7 @@ def test_a_server_without_tokens_makes_one_for_its_user_and_lets_nobody_else_in(
         assert service.log.read_text().removeprefix(greeting).strip().endswith("(tokens: 1)")
 
 
+@pytest.mark.slow
 def test_a_token_that_a_server_makes_is_shown_on_a_terminal(sandbox: Sandbox) -> None:
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{free_port()}"]
@@ -219,6 +224,7 @@ def test_a_signal_ends_a_server_over_stdio_whose_client_holds_stdin_open(
         os.close(writer)
 
 
+@pytest.mark.slow
 def test_a_server_over_http_stops_on_a_signal_during_a_flood(sandbox: Sandbox) -> None:
     with serve(sandbox, descriptors=DESCRIPTORS) as service, flood(service, 200):
         service.process.send_signal(signal.SIGTERM)

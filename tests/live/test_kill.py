@@ -238,6 +238,7 @@ async def test_a_configuration_that_cannot_be_read_holds_up_no_stop_and_leaves_i
         assert len(questions) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["events.jsonl", "spec.json"])
 async def test_a_run_whose_record_lost_a_file_is_listed_and_stopped(sandbox: Sandbox, name: str) -> None:
     gentle(sandbox)

@@ -47,6 +47,7 @@ ENDS: dict[str, dict[str, Any]] = {
 STATES = {"shot": "failed", "stopped": "killed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["lines", "bar"])
 async def test_all_answers_agree_about_the_last_step_after_every_end(sandbox: Sandbox, style: str) -> None:
     (sandbox.path / "train.py").write_text(PROGRAM)
@@ -123,6 +124,7 @@ async def test_every_answer_about_a_live_run_is_of_the_moment_of_the_answer(
         assert status["step"] == 60
 
 
+@pytest.mark.slow
 async def test_a_condition_that_is_met_and_the_row_beside_it_are_of_one_moment(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("for i in $(seq 4000); do echo step $i/4000 loss: 1; sleep 0.01; done")

@@ -412,6 +412,7 @@ async def test_a_server_whose_state_is_removed_or_moved_launches_again(sandbox: 
         assert (await agent.end(await agent.launch("echo after a move")))["state"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["is missing", "may not be executed"])
 async def test_a_server_whose_environment_is_gone_says_so_and_starts_nothing(sandbox: Sandbox, fault: str) -> None:
     venv = sandbox.path / "venv"
@@ -442,6 +443,7 @@ async def test_a_server_whose_environment_is_gone_says_so_and_starts_nothing(san
         assert (await agent.kill(run_id))["status"] == "killed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["does not start", "has no mcp_server"])
 async def test_a_sweep_whose_conductor_could_not_start_is_not_made(sandbox: Sandbox, fault: str) -> None:
     venv, source = sandbox.path / "venv", Path(__file__).parents[2]

@@ -31,6 +31,7 @@ async def test_a_script_with_a_killer_is_warned_of_before_and_after_the_start(sa
         assert (await agent.end(run["run_id"]))["state"] == "finished"
 
 
+@pytest.mark.slow
 async def test_a_pin_on_a_gpu_that_another_run_leases_is_warned_of(sandbox: Sandbox, gpus: Machine) -> None:
     gpus.report(gpus=2)
     async with sandbox.agent_in_process() as agent:

@@ -99,6 +99,7 @@ async def test_what_happens_after_the_connection_of_a_wait_was_dropped_is_news_t
         assert "Traceback" not in service.log.read_text()
 
 
+@pytest.mark.slow
 async def test_waits_whose_connections_are_dropped_do_not_pile_up(sandbox: Sandbox, gate: Path) -> None:
     token = tokens(sandbox).add("alice")
     with serve(sandbox) as service:
@@ -184,6 +185,7 @@ def kinds_in(answer: dict[str, Any]) -> list[str]:
     return [event["kind"] for event in answer["runs"][0].get("events", ())]
 
 
+@pytest.mark.slow
 def test_news_that_only_a_given_up_wait_answered_is_in_the_next_answer(
     sandbox: Sandbox, gate: Path, pipe: Pipe
 ) -> None:
@@ -198,6 +200,7 @@ def test_news_that_only_a_given_up_wait_answered_is_in_the_next_answer(
     assert (answer["reason"], kinds_in(answer)) == ("heartbeat", [])
 
 
+@pytest.mark.slow
 def test_waits_that_were_given_up_do_not_pile_up_and_take_no_news_from_later_ones(
     sandbox: Sandbox, gate: Path, pipe: Pipe
 ) -> None:
@@ -214,6 +217,7 @@ def test_waits_that_were_given_up_do_not_pile_up_and_take_no_news_from_later_one
     until(lambda: pipe.ask("wait_run", run_ids=run_id, timeout_s=0)["reason"] == "heartbeat", "no more news")
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_its_client_without_a_word(sandbox: Sandbox) -> None:
     with (sandbox.path / "endless.log").open("wb") as file:
         file.truncate(1 << 40)
@@ -251,6 +255,7 @@ def test_a_search_ends_with_its_client_without_a_word(sandbox: Sandbox) -> None:
         assert (server.wait(PATIENCE_S), server.stderr.read()) == (0, b"")
 
 
+@pytest.mark.slow
 async def test_after_a_client_has_cut_a_wait_its_heartbeats_come_before_that_and_no_news_is_lost(
     sandbox: Sandbox,
 ) -> None:

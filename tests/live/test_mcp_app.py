@@ -65,6 +65,7 @@ async def open_app(tab: Any, agent: Agent, tool: str, **given: Any) -> tuple[Any
     return page, page.frame_locator("iframe"), called
 
 
+@pytest.mark.slow
 async def test_an_app_draws_the_answer_and_asks_the_server_through_its_host(sandbox: Sandbox, browser: Any) -> None:
     async with sandbox.agent() as agent, open_tab(browser) as tab:
         lines = [f"step {step}/9 loss {0.9 / step:.3f}" for step in range(1, 10)]

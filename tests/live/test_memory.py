@@ -85,6 +85,7 @@ async def test_a_token_hears_of_no_run_of_another_owner(sandbox: Sandbox, monkey
         assert (await agent.call("find_runs", query="lr=1"))["total"] == 1
 
 
+@pytest.mark.slow
 @needs_sshd
 async def test_a_run_on_another_host_is_found_by_what_its_record_there_says(
     sandbox: Sandbox, far_host: FarHost

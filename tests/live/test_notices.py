@@ -140,6 +140,7 @@ def notify_test(sandbox: Sandbox) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_person_tries_the_targets(sandbox: Sandbox, receiver: Receiver) -> None:
     assert notify_test(sandbox)[0] == 1
     assert "[notify]" in notify_test(sandbox)[1]

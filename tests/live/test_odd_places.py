@@ -28,7 +28,7 @@ from tests.support.receiver import receive
 from tests.support.sandbox import Sandbox, until_async
 from tests.support.service import serve, tokens
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 UNSEEN = {"\u202e", "\u2066", "\x00", "\ufffe", *map(chr, range(0xD800, 0xE000))}
 # Each of them in one text; a megabyte has a text of its own.

@@ -57,6 +57,7 @@ def test_every_module_below_the_line_imports_on_an_old_python(old_python: str) -
     assert run(old_python, IMPORT_ALL, str(ROOT), *modules) == f"{len(modules)}\n"
 
 
+@pytest.mark.slow
 def test_an_old_python_diagnoses_every_log_sample_as_this_one_does(old_python: str) -> None:
     here, there = (
         run(python, DIAGNOSE_ALL, str(ROOT), str(LOGS)).splitlines() for python in (sys.executable, old_python)

@@ -63,6 +63,7 @@ async def verdict_of(agent: Agent, sandbox: Sandbox, sweep_id: str, trial: str) 
     raise AssertionError(f"{trial} has no verdict: {seen.trials}")
 
 
+@pytest.mark.slow
 async def test_a_change_is_measured_beside_the_best_and_kept_only_if_better(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         arguments = toy(sandbox)
@@ -105,6 +106,7 @@ async def test_a_change_is_measured_beside_the_best_and_kept_only_if_better(sand
         assert not list((sandbox.store.sweeps.directory(sweep_id).trees).glob("*/")), "no worktree is left"
 
 
+@pytest.mark.slow
 async def test_a_conductor_that_is_killed_at_any_moment_loses_no_proposal_and_doubles_no_run(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         arguments = toy(sandbox, budget=4, ledger=False)
@@ -149,6 +151,7 @@ async def test_a_conductor_that_is_killed_at_any_moment_loses_no_proposal_and_do
     assert git(repository, "for-each-ref", "--format=%(objectname)", "refs/heads/runward").split() == tips[-1:]
 
 
+@pytest.mark.slow
 async def test_a_stopped_open_sweep_goes_on_and_a_spent_one_takes_a_bigger_budget(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         arguments = toy(sandbox, budget=1)
@@ -179,6 +182,7 @@ async def test_a_stopped_open_sweep_goes_on_and_a_spent_one_takes_a_bigger_budge
         assert (await verdict_of(agent, sandbox, sweep_id, "t2")).verdict == "discarded"
 
 
+@pytest.mark.slow
 async def test_failures_are_verdicts_with_their_reason(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         sweep_id = (await agent.call("launch_sweep", **toy(sandbox, measure="python3 -c 'print(\"loss\", 1.0)'")))[
@@ -204,6 +208,7 @@ async def test_failures_are_verdicts_with_their_reason(sandbox: Sandbox) -> None
         assert 'Correct that, then launch_sweep(name="silent", resume="wipe", …) starts anew.' in refusal
 
 
+@pytest.mark.slow
 async def test_parameters_alone_are_tried_without_git_and_what_is_kept_is_the_base_of_the_next(
     sandbox: Sandbox,
 ) -> None:
@@ -294,6 +299,7 @@ async def test_a_proposal_that_is_none_is_refused_with_the_way(sandbox: Sandbox)
         assert "takes no proposals" in await agent.refusal("propose", sweep=plan["sweep_id"], text="x", patch=own)
 
 
+@pytest.mark.slow
 @needs_sshd
 async def test_trials_run_on_other_hosts_as_commits_and_are_guarded_there(sandbox: Sandbox, far_host: FarHost) -> None:
     arguments = toy(sandbox, ledger=False) | {"hosts": [NAME, socket.gethostname()]}

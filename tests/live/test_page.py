@@ -111,6 +111,7 @@ async def test_a_stream_tells_what_changes_and_goes_on_from_where_a_page_was(san
                 assert (name, [row["state"] for row in data["runs"]]) == ("runs", ["finished"])
 
 
+@pytest.mark.slow
 async def test_a_page_of_a_former_server_fetches_all_again_and_keeps_its_session(sandbox: Sandbox) -> None:
     with serve(sandbox, cold=True) as service:
         async with browse(service) as browser:
@@ -462,6 +463,7 @@ async def test_dash_serves_the_page_alone_to_who_has_its_link_until_ctrl_c(sandb
     assert "runs go on" in (sandbox.path / "dash.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_server_over_stdio_does_not_load_the_page() -> None:
     code = (
         "import sys, mcp_server.serve.app as app; app.load_package();"

@@ -51,6 +51,7 @@ async def text_of(page: Any, selector: str) -> str:
     return str(await page.locator(selector).first.inner_text())
 
 
+@pytest.mark.slow
 async def test_one_click_says_why_a_run_failed(sandbox: Sandbox, browser: Any) -> None:
     with serve(sandbox) as service:
         async with service.agent() as agent, open_tab(browser) as tab:
@@ -90,6 +91,7 @@ async def test_the_best_of_a_sweep_is_marked_and_a_note_on_it_stays(sandbox: San
             assert await page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 async def test_a_run_appears_and_moves_without_a_question(sandbox: Sandbox, browser: Any) -> None:
     train = write_training(sandbox)
     with serve(sandbox) as service:
@@ -129,6 +131,7 @@ async def test_a_person_stops_a_run_by_typing_its_id(sandbox: Sandbox, browser: 
     assert stop_record["reason"] == "wrong data"
 
 
+@pytest.mark.slow
 async def test_names_and_output_are_texts_whatever_they_hold(sandbox: Sandbox, browser: Any) -> None:
     with serve(sandbox) as service:
         async with service.agent() as agent, open_tab(browser) as tab:
@@ -217,6 +220,7 @@ async def test_who_has_no_link_logs_in_with_a_token_and_stops_its_own_runs_alone
             await bob.kill(his)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(
     sandbox: Sandbox, browser: Any, scheme: str
@@ -246,6 +250,7 @@ async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(
                 ] == []
 
 
+@pytest.mark.slow
 async def test_a_spike_and_a_nan_are_seen_in_a_curve_of_a_million_points(sandbox: Sandbox, browser: Any) -> None:
     rows = (
         "{" + f'"step": {step}, "loss": {"NaN" if step == 700_000 else 99.0 if step == 400_000 else 0.5}' + "}\n"

@@ -118,6 +118,7 @@ async def test_a_wait_hears_of_a_job_that_ends_without_a_supervisor(sandbox: San
         assert "Ray does not know its job" in str(sandbox.run(forgotten).reason)
 
 
+@pytest.mark.slow
 async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sandbox, ray: FakeRay) -> None:
     options = {"address": ray.address, "shared_disk": False}
     sandbox.store.home.create()

@@ -72,6 +72,7 @@ async def test_of_two_waits_at_once_both_are_told(sandbox: Sandbox) -> None:
     assert [(a["reason"], a["runs"][0]["state"]) for a in answers] == [("ended", "failed")] * 2
 
 
+@pytest.mark.slow
 async def test_progress_is_reported_while_nothing_happens(sandbox: Sandbox) -> None:
     heard: list[tuple[float, float | None]] = []
 

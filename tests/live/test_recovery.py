@@ -333,6 +333,7 @@ async def test_the_report_of_a_retry_that_was_called_off_says_so(sandbox: Sandbo
     assert report.endswith("The retry was called off.\n")
 
 
+@pytest.mark.slow
 async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbox) -> None:
     waits = "import os, time\nwhile not os.path.exists('followed'):\n    time.sleep(0.02)\n"
     followed: list[str] = []
@@ -356,6 +357,7 @@ async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbo
     assert "attempt 2 num_envs 1024" in followed[0]
 
 
+@pytest.mark.slow
 async def test_a_broken_gpu_is_exchanged_for_a_free_one(sandbox: Sandbox) -> None:
     driver = machine(sandbox.path)
     driver.report(f"proc 1 {os.getpid()} 70000", gpus=3)
@@ -375,6 +377,7 @@ print("on", os.environ["CUDA_VISIBLE_DEVICES"])
     assert "on 2" in logs(sandbox, run_id)[2]
 
 
+@pytest.mark.slow
 async def test_the_default_retries_nothing_that_the_line_proves_senseless_and_a_table_of_the_users_does(
     sandbox: Sandbox,
 ) -> None:
@@ -388,6 +391,7 @@ async def test_the_default_retries_nothing_that_the_line_proves_senseless_and_a_
     assert again["attempt"] == 2
 
 
+@pytest.mark.slow
 async def test_the_out_of_memory_of_an_actor_is_retried_with_half_and_not_as_a_dead_actor(sandbox: Sandbox) -> None:
     code = """
 import sys

@@ -17,7 +17,7 @@ from tests.support.fake_ray import FakeRay
 from tests.support.sandbox import Agent, Sandbox
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 # Runs out of memory above 4, so that recovery halves it.
 HALVED = """

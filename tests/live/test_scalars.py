@@ -57,6 +57,7 @@ async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(san
         assert printed["run_id"] == run_id
 
 
+@pytest.mark.slow
 async def test_a_picture_is_added_to_the_answer(sandbox: Sandbox) -> None:
     rows = "".join(f"{step},{1 / (step + 1)},{step}\n" for step in range(500))
     (sandbox.path / "progress.csv").write_text(f"step,loss,reward\n{rows}")
@@ -115,6 +116,7 @@ for step in range(1, 401):
 """
 
 
+@pytest.mark.slow
 async def test_the_row_beside_a_met_condition_is_of_its_moment(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch([sys.executable, "-c", SLOWLY_NOTED], cwd=str(sandbox.path))

@@ -143,6 +143,7 @@ async def test_the_value_of_a_secret_that_the_server_knows_is_refused_in_every_a
     assert {path: found for path, text in files.items() if (found := leaks(text))} == {}
 
 
+@pytest.mark.slow
 async def test_only_the_command_may_leave_a_core_dump(sandbox: Sandbox) -> None:
     """The server's memory is closed, the supervisor and the guard have a limit, and the command has its launcher's."""
     (sandbox.path / "core.sh").write_text("grep core /proc/self/limits\ngrep core /proc/$PPID/limits\nexec sleep 600\n")

@@ -16,7 +16,7 @@ from mcp.types import ElicitResult
 from mcp_server.system import processes
 from tests.support.sandbox import Agent, Sandbox, until_async
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ERAS = pytest.mark.parametrize("legacy", [False, True], ids=["stateless", "handshake"])
 
 

@@ -172,6 +172,7 @@ async def _try(agent: Agent, tool: str, arguments: dict[str, Any]) -> None:
         await agent.client.call_tool(tool, arguments)
 
 
+@pytest.mark.slow
 async def test_leases_are_kept_while_a_process_lives_that_nothing_can_stop(sandbox: Sandbox, disk: Path) -> None:
     (sandbox.path / "state").mkdir(mode=0o700)
     (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\nstop_grace_s = 0.25\n")

@@ -12,7 +12,7 @@ import pytest
 from tests.support import fake_slurm
 from tests.support.sandbox import Sandbox, until_async
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -182,6 +182,7 @@ async def launch_far(agent: Agent, sandbox: Sandbox, far_side: FarSide, ssh: str
     return run_id
 
 
+@pytest.mark.slow
 async def test_the_far_side_of_a_stopped_ssh_without_a_terminal_is_unknown(sandbox: Sandbox, far_side: FarSide) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await launch_far(agent, sandbox, far_side, far_side.ssh)

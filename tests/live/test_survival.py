@@ -92,6 +92,7 @@ async def test_the_death_of_tmux_does_not_end_a_run(sandbox: Sandbox) -> None:
     assert sandbox.log(run_id).splitlines() == [f"line {i}" for i in range(1, 61)]
 
 
+@pytest.mark.slow
 async def test_a_frozen_tmux_is_reported_and_starts_nothing_later(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         await agent.end(await agent.launch("true"))
@@ -120,6 +121,7 @@ async def test_a_frozen_tmux_holds_nothing_up(sandbox: Sandbox) -> None:
     assert len(sandbox.log(run_id).splitlines()) == 60000
 
 
+@pytest.mark.slow
 async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_last(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         for _ in range(2):
@@ -130,6 +132,7 @@ async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_las
             assert "session was closed" in status["events"][-1]["text"]
 
 
+@pytest.mark.slow
 async def test_a_session_is_closed_while_its_run_prints_without_a_pause(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         for _ in range(4):  # whether the supervisor writes into the closed pane first is chance
@@ -226,6 +229,7 @@ async def test_a_killed_guard_changes_nothing(sandbox: Sandbox) -> None:
     assert (status["state"], status["exit_code"]) == ("failed", 6)
 
 
+@pytest.mark.slow
 async def test_a_run_whose_lock_was_removed_still_runs_and_is_stopped(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         killed, ends = (
@@ -288,6 +292,7 @@ async def test_a_full_disk_loses_output_but_not_the_end(sandbox: Sandbox, small_
     assert "log_lost" in [e["kind"] for e in sandbox.run(run_id).events]
 
 
+@pytest.mark.slow
 async def test_a_disk_that_stays_full_still_takes_the_end(sandbox: Sandbox, small_disk: Path) -> None:
     command = "for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6"
     async with sandbox.agent_in_process() as agent:
@@ -305,6 +310,7 @@ async def test_a_home_behind_a_link_is_the_same_home(sandbox: Sandbox) -> None:
     assert (done["status"], done["state"], done["signals_sent"]) == ("killed", "killed", ["SIGINT"])
 
 
+@pytest.mark.slow
 async def test_left_overs_of_a_supervisor_killed_after_the_end_can_be_stopped(sandbox: Sandbox) -> None:
     command = (
         "setsid bash -c \"trap '' TERM HUP; touch ready; exec sleep 301\" &"
@@ -354,6 +360,7 @@ async def test_directories_of_every_layout_stay_readable(sandbox: Sandbox, layou
             assert "step 2" in await agent.text("read_log", run_id=run_id)
 
 
+@pytest.mark.slow
 async def test_what_is_not_a_run_neither_shows_nor_harms(sandbox: Sandbox) -> None:
     runs = sandbox.path / "state" / "runs"
     async with sandbox.agent_in_process() as agent:

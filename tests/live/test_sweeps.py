@@ -102,6 +102,7 @@ def read_on_a_terminal(sandbox: Sandbox, sweep: dict[str, Any]) -> None:
     assert f"{sweep_id}  finished  6/6" in sandbox.runward("sweep").stdout
 
 
+@pytest.mark.slow
 async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         arguments: dict[str, Any] = {
@@ -179,6 +180,7 @@ if name == "cut":
 """
 
 
+@pytest.mark.slow
 async def test_the_last_lines_of_all_failed_cells_come_in_one_answer(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         grid = {"lr": [0.1, 0.2], "seed": [1, 3]}
@@ -255,6 +257,7 @@ async def test_a_metric_that_no_run_has_is_a_decision_and_nothing_is_promoted_by
         await agent.kill(sweep_id)
 
 
+@pytest.mark.slow
 async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost_or_launched_twice(
     sandbox: Sandbox,
 ) -> None:
@@ -391,6 +394,7 @@ async def check_that_the_named_call_continues(agent: Agent, sweep_id: str, messa
     assert "Nothing was started" in would["next_step"]
 
 
+@pytest.mark.slow
 async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(sandbox: Sandbox) -> None:
     flag = sandbox.path / "go"
     command = f'echo step 1/2 loss 1; while [ ! -e {flag} ]; do sleep 0.05; done; echo "{{run_id}} {{cell}} $n"'
@@ -506,6 +510,7 @@ async def test_a_conductor_that_is_killed_as_it_begins_is_started_again_at_once(
     assert answers[-1]["sweep"]["cells"] == {"total": 1, "finished": 1}
 
 
+@pytest.mark.slow
 async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         phases = [
@@ -535,6 +540,7 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
         assert sandbox.run(str(cell.run_id)).spec.params == {"steps": 7, "lr": 0.5, "seed": 2, "out": "{run_id}"}
 
 
+@pytest.mark.slow
 async def test_the_best_setting_is_promoted_with_seeds_of_its_own(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         phases: list[dict[str, Any]] = [
@@ -555,6 +561,7 @@ async def test_the_best_setting_is_promoted_with_seeds_of_its_own(sandbox: Sandb
         assert "grid of seeds alone" in await agent.refusal("launch_sweep", **{**plan, "name": "other"})
 
 
+@pytest.mark.slow
 async def test_cells_that_write_one_directory_of_their_program_are_named_as_soon_as_that_is_seen(
     sandbox: Sandbox,
 ) -> None:
@@ -663,6 +670,7 @@ async def test_a_sweep_that_cannot_start_is_refused_and_leaves_nothing(sandbox: 
         assert json.dumps(sandbox.store.list_runs(), default=str) == "[]"
 
 
+@pytest.mark.slow
 async def test_a_search_proposes_cells_and_halving_stops_the_same_ones_whatever_conductor_looks(
     sandbox: Sandbox,
 ) -> None:
@@ -691,6 +699,7 @@ async def test_a_search_proposes_cells_and_halving_stops_the_same_ones_whatever_
         assert "needs metric" not in await agent.refusal("launch_sweep", name="x", common=common, **plan)
 
 
+@pytest.mark.slow
 async def test_an_owner_has_no_more_gpus_than_the_quota_and_the_wait_is_a_task(sandbox: Sandbox) -> None:
     fake = machine(sandbox.path)
     fake.report(gpus=4)
@@ -757,6 +766,7 @@ def fill(path: Path) -> None:
             file.write(b"x" * 65536)
 
 
+@pytest.mark.slow
 async def test_a_sweep_whose_home_is_full_says_so_and_goes_on_once_there_is_space(sandbox: Sandbox) -> None:
     home = sandbox.path / "state"
     home.mkdir(0o700)
@@ -787,6 +797,7 @@ async def test_a_sweep_whose_home_is_full_says_so_and_goes_on_once_there_is_spac
         subprocess.run(["umount", "-l", str(home)], check=False)
 
 
+@pytest.mark.slow
 @needs_sshd
 async def test_cells_run_on_the_first_host_with_a_free_slot(sandbox: Sandbox, far_host: FarHost) -> None:
     sandbox.store.home.create()
@@ -830,6 +841,7 @@ async def test_a_sweep_at_its_ceiling_goes_on_with_a_higher_one_and_never_run_ce
         assert (await agent.call("launch_sweep", resume="continue", **plan))["sweep_id"] == sweep_id
 
 
+@pytest.mark.slow
 async def test_more_seeds_and_values_run_only_what_is_new_and_stand_in_one_table(sandbox: Sandbox) -> None:
     plan: dict[str, Any] = {"name": "more", "common": script(sandbox), "metric": "reward", "resume": "continue"}
     grid = {"lr": [0.1, 0.2], "seed": [1, 2]}
@@ -886,6 +898,7 @@ async def test_more_seeds_and_values_run_only_what_is_new_and_stand_in_one_table
         assert f"{sweep_id} by reward (last), max; {loss_id} by loss (last), min" in refused
 
 
+@pytest.mark.slow
 async def test_more_seeds_start_no_failed_cell_and_the_name_alone_does(sandbox: Sandbox) -> None:
     plan: dict[str, Any] = {"name": "failing", "common": script(sandbox), "metric": "reward", "resume": "continue"}
     async with sandbox.agent_in_process() as agent:
@@ -910,6 +923,7 @@ async def test_more_seeds_start_no_failed_cell_and_the_name_alone_does(sandbox: 
         assert [len(cell.runs) for cell in observe(sandbox, sweep_id).cells] == [1, 2, 1, 1]
 
 
+@pytest.mark.slow
 async def test_cells_that_are_added_open_their_phase_again_and_survive_a_crash_before_a_conductor_begins(
     sandbox: Sandbox,
 ) -> None:
@@ -978,6 +992,7 @@ async def test_cells_join_a_sweep_that_is_under_way_and_one_that_was_stopped(san
     assert [len(cell.runs) for cell in observe(sandbox, sweep_id).cells] == [2, 2, 2, 1]
 
 
+@pytest.mark.slow
 async def test_cells_that_are_added_while_the_last_ones_end_are_never_lost(sandbox: Sandbox) -> None:
     common = {**script(sandbox), "gpus": "cpu"}
     async with sandbox.agent_in_process() as agent:

@@ -218,6 +218,7 @@ async def test_news_of_a_task_that_nobody_polled_is_news_to_the_next_wait(sandbo
 # --- any server
 
 
+@pytest.mark.slow
 async def test_a_task_outlives_its_server_and_its_client(sandbox: Sandbox, gate: Path) -> None:
     token = tokens(sandbox).add("alice")
     with serve(sandbox, cold=True) as service:

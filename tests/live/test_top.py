@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 STEPS = "for i in 1 2 3; do echo step $i/9 loss 0.5; done; touch ready; until test -e go; do sleep 0.05; done; exit 3"
 
 
+@pytest.mark.slow
 async def test_a_watched_list_is_drawn_again_at_each_change_until_ctrl_c(sandbox: Sandbox) -> None:
     with person_types(sandbox, "ls", "--watch") as terminal:
         terminal.until("No runs yet.")
@@ -45,6 +46,7 @@ async def test_a_wait_shows_progress_on_a_terminal_and_none_to_a_script(sandbox:
     assert json.loads(sandbox.runward("ls", "--json").stdout)["total"] == 1
 
 
+@pytest.mark.slow
 async def test_a_person_finds_opens_and_stops_a_run_by_keys(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(STEPS, cwd=str(sandbox.path), name="cfm")
@@ -105,6 +107,7 @@ def test_a_stopped_table_gives_the_terminal_back_and_goes_on_in_its_new_size(san
         assert terminal.end() == 0
 
 
+@pytest.mark.slow
 async def test_the_table_outlives_its_state_directory_and_shows_the_next(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3", name="before")
@@ -119,6 +122,7 @@ async def test_the_table_outlives_its_state_directory_and_shows_the_next(sandbox
         assert terminal.end() == 0
 
 
+@pytest.mark.slow
 async def test_no_output_name_or_record_disturbs_the_table(sandbox: Sandbox) -> None:
     hostile = r"printf 'step 1/9 \033]0;title\007\033[2J\033[31mloss 0.5\u202e\n%060d\n%010000d\n' 7 7; touch ready"
     async with sandbox.agent_in_process() as agent:

@@ -23,6 +23,7 @@ from tests.support.sandbox import Agent, until
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be other users"),
 ]
 ALICE, BOB = 64321, 64322

@@ -50,6 +50,7 @@ async def test_half_an_emoji_in_the_metrics_of_a_run_ends_no_server(sandbox: San
         await _is_alive(agent)
 
 
+@pytest.mark.slow
 async def test_a_record_with_odd_characters_hides_no_other_run(sandbox: Sandbox) -> None:
     text = r'{"seq":%s,"at":"2026-11-22T08:00:00.000Z","kind":"note","text":"half \ud800 of \u202e it"}'
     async with sandbox.agent() as agent:
@@ -127,6 +128,7 @@ REQUIRED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 async def test_every_text_in_every_argument_of_every_tool_may_be_odd(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         await agent.end(await agent.launch("echo hello", name="odd"))

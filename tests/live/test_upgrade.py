@@ -10,7 +10,7 @@ import pytest
 import mcp_server
 from tests.support.sandbox import Sandbox, until_async
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FAILS = """
 touch ready

@@ -37,6 +37,7 @@ async def read_line(process: subprocess.Popen[str]) -> str:
     return str(await to_thread.run_sync(process.stdout.readline)).strip()
 
 
+@pytest.mark.slow
 async def test_a_monitor_tells_each_news_once_and_none_that_was_answered(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         with monitor(sandbox) as process:
@@ -57,6 +58,7 @@ async def test_a_monitor_tells_each_news_once_and_none_that_was_answered(sandbox
             assert (await read_line(process)).startswith(f"runward: {last} finished"), "a stop of the agent is no news"
 
 
+@pytest.mark.slow
 async def test_news_go_to_the_window_that_asked_and_after_its_end_to_another(sandbox: Sandbox) -> None:
     gates = [sandbox.path / name for name in ("asked", "left")]
     for gate in gates:

@@ -47,6 +47,7 @@ async def agrees(agent: Agent, run_id: str, status: dict[str, object], step: int
     assert f"({step}) |" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["killed", "timed_out"])
 async def test_a_stopped_run_is_told_with_its_last_step(sandbox: Sandbox, end: str) -> None:
     (sandbox.path / "train.py").write_text(LOOP)
@@ -186,6 +187,7 @@ POLICY = {"oom_gpu": [{"do": "retry", "wait_s": 0, "change": {"num_envs": "halve
 CHANGED = "num_envs 8192 → 4096 after attempt 1"
 
 
+@pytest.mark.slow
 async def test_every_answer_has_the_halved_value_and_the_flag_comes_after_the_last_attempt(sandbox: Sandbox) -> None:
     code = sandbox.path / "code"
     code.mkdir()
@@ -284,6 +286,7 @@ def slow_git(sandbox: Sandbox) -> dict[str, str]:
     return {"PATH": f"{program.parent}:{sandbox.environ['PATH']}"}
 
 
+@pytest.mark.slow
 async def test_a_git_that_hangs_neither_delays_the_command_nor_outlives_the_run(
     sandbox: Sandbox, slow_git: dict[str, str]
 ) -> None:

@@ -113,6 +113,7 @@ def outcome(rundir: RunDir) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_supervised_from_the_zipapp_ends_as_one_supervised_here(
     name: str, zipapp: Path, tmp_path: Path

@@ -60,6 +60,7 @@ def test_a_retry_needs_nothing_but_waiting(decision: Retry, action: str) -> None
         assert "wait_run" in agreed.advice
 
 
+@pytest.mark.slow
 def test_the_default_retries_no_labelled_failure_that_the_diagnosis_calls_hopeless() -> None:
     logs = [case.log for case in CASES] + [one.log for one in read_unseen_logs() if one.failed]
     policy, retried, stopped = normalize_policy("default"), 0, 0

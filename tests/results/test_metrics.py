@@ -90,6 +90,7 @@ def test_without_files_the_log_is_read_from_its_first_step_on(tmp_path: Path) ->
     assert (metrics.source, metrics.notes) == ("the run's output", ())
 
 
+@pytest.mark.slow
 def test_of_a_long_log_beginning_and_end_are_read(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add()

@@ -40,6 +40,7 @@ anyio.run(live_until_every_tool_is_imported)
 """
 
 
+@pytest.mark.slow
 def test_a_server_starts_without_the_rooms_of_calls_collects_garbage_and_imports_every_tool_when_it_is_listed() -> None:
     command = [sys.executable, "-c", _START]
     output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
@@ -61,6 +62,7 @@ def test_a_server_starts_without_the_rooms_of_calls_collects_garbage_and_imports
         assert f"mcp_server.{room}" not in loaded
 
 
+@pytest.mark.slow
 def test_a_server_over_stdio_ends_with_its_client_whatever_its_threads_do(tmp_path: Path) -> None:
     program = """
 import threading

@@ -46,6 +46,7 @@ print(kinds, sorted(set(sys.modules) - before))
 """
 
 
+@pytest.mark.slow
 def test_trouble_is_written_without_a_descriptor_and_without_an_import_and_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],

@@ -147,6 +147,7 @@ def test_backspaces_take_back_what_they_cover() -> None:
     assert read("Working |\b/\b-\b done\nLoading   5%\b\b\b 10%\n\b\bx") == ["Working  done", "Loading   10%", "x"]
 
 
+@pytest.mark.slow
 def test_a_million_updates_are_one_line() -> None:
     data = b"start\n" + b"".join(b"\r%d/1000000 [00:01<00:09]" % i for i in range(1_000_001)) + b"\nend\n"
     assert clean_lines(data) == [

@@ -16,6 +16,7 @@ from mcp_server.text.lines import number_lines
 from tests.support.logs import FAILED_LOGS, HEALTHY_LOGS, STEPS, TRACE
 
 
+@pytest.mark.slow
 def test_no_input_raises() -> None:
     rng = random.Random(7)
     pieces = [log.text for log in (*FAILED_LOGS, *HEALTHY_LOGS)]

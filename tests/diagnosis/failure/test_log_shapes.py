@@ -92,6 +92,7 @@ def read_live(log: str) -> Iterator[str | None]:
         yield monitor.suspect.line if monitor.suspect else None
 
 
+@pytest.mark.slow
 @for_each(product(PREFIXES, ERRORS))
 def test_a_prefix_is_learned_from_the_header_of_the_traceback(name: str, kind: str) -> None:
     steps = [f"step {n} loss {9 / n:.3f}" for n in range(1, 30)]

@@ -68,6 +68,7 @@ def test_each_printed_number_is_at_its_step_and_nothing_else_is_a_metric(name: s
         assert [value for _, value in found] == pytest.approx([value for _, value in points]), metric
 
 
+@pytest.mark.slow
 @for_each(product(LABELS, [None, 0]))
 def test_nothing_failed(name: str, exit_code: int | None) -> None:
     assert examine_log(LOGS / f"{name}.log", exit_code).failure is None

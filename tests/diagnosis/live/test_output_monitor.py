@@ -256,6 +256,7 @@ def feed_nan_and_sound_numbers_in_turns(monitor: OutputMonitor, until_s: int) ->
     return found
 
 
+@pytest.mark.slow
 def test_metrics_that_flip_wake_an_agent_three_times_and_then_once_in_ten_minutes() -> None:
     found = feed_nan_and_sound_numbers_in_turns(OutputMonitor({}, started_s=0), 2000)
     diverged = [at_s for at_s, event in found if event.kind == "error_seen"]

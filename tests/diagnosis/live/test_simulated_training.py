@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.simulated_training import FORMATS, WEEK_S, diverge, hang, judge, simulate
 
+pytestmark = pytest.mark.slow
+
 RUNS = 120
 
 

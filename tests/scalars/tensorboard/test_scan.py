@@ -181,6 +181,7 @@ def test_empty_and_header_only_files_hold_nothing(read: Callable[..., ScanResult
     assert (dict(scanned.points), scanned.consumed, scanned.waiting) == ({}, len(file_of(VERSION)), False)
 
 
+@pytest.mark.slow
 def test_a_truncated_file_waits_before_the_cut_and_reports_it_when_final(read: Callable[..., ScanResult]) -> None:
     events = [VERSION, point("a", 1.0, 1), point("a", 2.0, 2), tensor("t", 3.0, plugin="scalars")]
     ends = [len(file_of(*events[:count])) for count in range(len(events) + 1)]
@@ -197,6 +198,7 @@ def test_a_truncated_file_waits_before_the_cut_and_reports_it_when_final(read: C
         assert sum(map(len, listed(scanned).values())) + sum(map(len, listed(rest).values())) == 3
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_yields_a_wrong_value(read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_TAIL_BYTES", 0)
     data = file_of(VERSION, *(point("a", float(n), n) for n in range(4)))
