@@ -94,7 +94,9 @@ def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
     parts = [part.strip(" \t-*•>│|║╔╚═╗╝├╰─▶") for part in _RX.ends_sentence.split(text)]
     parts = [part for part in parts if part and not part.startswith("```")]
     for n, part in enumerate(parts[:-1]):
-        if part.endswith(":"):  # what it announces is in the next line
+        if part.endswith(":") and len(parts) > n + 2 and not _RX.command.match(parts[n + 1]):
+            parts[n] = ""  # of several things to look at none is known to be the one
+        elif part.endswith(":"):  # what it announces is in the next line
             parts[n] = f"please run {parts[n + 1]}" if _RX.command.match(parts[n + 1]) else f"{part} {parts[n + 1]}"
     said = [_RX.exception.sub("", part, count=1).removesuffix(" and try again.").rstrip(" .:,;") for part in parts]
     remedies = [

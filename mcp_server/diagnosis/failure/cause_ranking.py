@@ -14,6 +14,7 @@ from itertools import chain
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.kinds import HARD, VAGUE
+from mcp_server.diagnosis.failure.ordinary_work import count_work
 from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
 from mcp_server.text.regex import compile_once
@@ -44,6 +45,7 @@ def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -
         before = [one for one in causes if one.sure and one.at < stops[0].at]
         causes = before if multi_process or (before and stops[0].at - before[-1].at <= _AT_ONCE_LINES) else []
     causes = [one for one in causes if one.sure] or causes
+    causes = [one for one in causes if not _RX.mixed.match(one.text)] or causes
     own_causes = _drop_hearsay(causes, candidates)
     if len(own_causes) < len(causes):
         left_out = {id(one) for one in causes} - {id(one) for one in own_causes}
@@ -72,7 +74,7 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
     """Return the first cause of ranks that failed together, or the last of processes that ran one after another."""
     if not multi_process:
         child = next((one for one in causes if one.child), None)
-        chosen = child or causes[-1]
+        chosen = child or _find_beginning(lines, causes)
         if chosen.kind in {"cuda_error", "oom_host", *VAGUE}:
             chosen = next((one for one in causes if _RX.physx_memory.match(one.text)), chosen)
         return _find_first_report(causes, chosen)
@@ -86,6 +88,22 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
         if matches:
             return _prefer_what(matches[0], matches)
     return _prefer_what(causes[0], causes)
+
+
+def _find_beginning(lines: Sequence[Line], causes: Sequence[FailureEvidence]) -> FailureEvidence:
+    """Return the last cause, or an earlier one without work in between, of which it is a consequence.
+
+    A dying process meets its fault once more; a program that never began leaves the next one without its results.
+    """
+    chosen = causes[-1]
+    for one, following in zip(reversed(causes[:-1]), reversed(causes[1:])):
+        work = count_work(lines, one.end + 1, following.start)
+        if work.lines + work.bars > 0:
+            break
+        is_again = one.kind == chosen.kind and one.sure and one.frames and not chosen.frames
+        if is_again or (chosen.kind in VAGUE and one.sure and one.kind not in VAGUE):
+            chosen = one
+    return chosen
 
 
 def _find_first_report(causes: Sequence[FailureEvidence], chosen: FailureEvidence) -> FailureEvidence:
@@ -144,17 +162,24 @@ def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]
             before = joined[-1]
             vaguer = one.kind in VAGUE or one.weight < before.weight
             hard = before.kind in _HARD or (one.chained == "cause" and before.kind not in VAGUE)
+            is_second_try = one.kind == before.kind and one.chained == "handling" and _is_of_module(one, before)
             if before.weight > Weight.HINT and (_RX.empty_wrapper.match(one.text) or _RX.second_reader.match(one.text)):
                 kind = one.kind if before.kind in VAGUE else before.kind
                 joined[-1] = replace(before, sure=before.sure or one.sure, kind=kind)
                 continue
-            if before.weight > Weight.HINT and vaguer and (hard or one.weight < before.weight):
+            if before.weight > Weight.HINT and (is_second_try or (vaguer and (hard or one.weight < before.weight))):
                 joined[-1] = replace(before, sure=before.sure or one.sure)
                 continue
             if before.tag == one.tag:
                 joined.pop()
         joined.append(one)
     return joined
+
+
+def _is_of_module(one: FailureEvidence, other: FailureEvidence) -> bool:
+    """Return whether one library raised both, whose second way failed as well."""
+    modules = [match["module"] for text in (one.text, other.text) if (match := _RX.module.match(text))]
+    return len(modules) == 2 and modules[0] == modules[1]  # noqa: PLR2004 - both
 
 
 def _latest_launch(candidates: Sequence[FailureEvidence]) -> Sequence[FailureEvidence]:
@@ -215,6 +240,13 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
     return _find_specific_cause(lines, evidence, text)
 
 
+def _find_first_alike(lines: Sequence[Line], last: int, text: str) -> int:
+    """Return the first of the lines shortly above that say the same as ``last``, with other numbers."""
+    texts = _list_texts(lines, last - _DETAIL_LINES, last)
+    said = _RX.numbers.sub("", text)
+    return next((at for at, other in texts if _RX.numbers.sub("", other.lstrip()) == said), last)
+
+
 def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text: str) -> FailureEvidence:
     above = range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1)
     below = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines)))
@@ -225,7 +257,8 @@ def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text:
         for at in chain(above if where != "below" else (), below if where != "above" else ()):
             text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
             if compile_once(one["cause"]).match(text_near):
-                proof_at = at
+                at = proof_at = _find_first_alike(lines, at, text_near) if at < evidence.at else at  # noqa: PLW2901
+                text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
                 if re.match(r"Error in .*:\s*$", text_near) and at + 1 < len(lines):  # R's message begins below
                     proof_at, text_near = at + 1, lines[at + 1].text.strip()
                 said = text_near.partition(" : ")[2] or text_near  # R's message, without the call

@@ -30,7 +30,7 @@ _SHELL_CODES = {126: "not_executable", 127: "not_found"}  # of a shell that coul
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance": "other"}
 _WATCH = "runward watch: "
 _LINES_OF_SSH = 6
-_LAST_WORDS = 3  # lines at the end, the one that gives up among them
+_LAST_WORDS, _LAST_LINES = 3, 8  # from the evidence on: the one that gives up; all, of which a wrapper prints some
 _MAY_BE_NAN = frozenset({"python_error", "data_error"})
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 
@@ -103,8 +103,9 @@ def diagnose(
     if lost is not None and evidence is None and run_facts.diverged is None:
         return _build_lost("other", lost, "unseen_end")
     if exit_code == 0 and evidence and evidence.kind != "divergence":
-        is_last = not any(line.text.strip() for line in lines[evidence.at + _LAST_WORDS :])
-        evidence = evidence if is_last and last_lines.gives_up(evidence.text) else None
+        last = [line.text for line in lines[evidence.at : evidence.at + _LAST_WORDS]]
+        ends = len([line for line in lines[evidence.at :] if line.text.strip()]) <= _LAST_LINES
+        evidence = evidence if ends and any(map(last_lines.gives_up, last)) else None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
         return _build_divergence(lines, run_facts.diverged, run_facts)
     if evidence and run_facts.diverged is not None and evidence.kind in _MAY_BE_NAN and _RX.nan.search(evidence.text):
@@ -179,7 +180,7 @@ def _diagnose_failed_run(
             return replace(_with_advice(failure, "unproven"), retryable=None, action="stop")
         return failure
     heard_only = evidence.weight <= Weight.ABORT
-    kind = by_signal if by_signal and heard_only else evidence.kind
+    kind = by_signal if by_signal and heard_only and evidence.kind not in kinds.HARD else evidence.kind
     return _failure_from(lines, evidence, kind, run_facts, signal or "")
 
 

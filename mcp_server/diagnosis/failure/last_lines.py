@@ -88,7 +88,7 @@ def _ending_kind(lines: Sequence[Line], at: int) -> str | None:
 
 
 def gives_up(text: str) -> bool:
-    """Return whether a program says in ``text`` that it lacks something and ends, which its exit code may hide."""
+    """Return whether a program says in ``text`` that it failed, or lacks something and ends, whatever its exit code."""
     return bool(_RX.gives_up.search(text[:TEXT_CHARS]))
 
 
