@@ -261,6 +261,9 @@ def fold(evidence: Evidence) -> Run:
     if end_of_job is not None and end_of_job.state != "lost" and events and events[-1]["kind"] == "retrying":
         evidence = replace(evidence, exit=None)  # between two attempts: the last one's exit is not the run's
     state, reason = _state_and_reason(evidence)
+    told = events
+    if state not in ENDED and reason is None and events and events[-1]["kind"] in ENDING:
+        told = events[:-1]  # for the moment until its supervisor has let go: no answer says both
     starts: Sequence[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] == "started"] or [{}]
     last: Mapping[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in ENDING), {})
     end = evidence.exit or last
@@ -275,7 +278,7 @@ def fold(evidence: Evidence) -> Run:
     return Run(
         spec=spec,
         state=state,
-        events=evidence.events,
+        events=told,
         exit_code=end.get("exit_code") if end_is_known else None,
         signal=end.get("signal") if end_is_known else None,
         started_at=starts[0].get("at") or end.get("started_at"),

@@ -116,7 +116,8 @@ def compare_curves(store: RunStore, scalars: Scalars, run: Run, other: Run) -> I
         steps, before, now = lines[tag]
         parts = find_parting(before, now)
         if parts is None:
-            yield f"{tag}: the same up to step {int(steps[-1])}, within its own scatter."
+            alike = "the same, within its own scatter," if (now - before).any() else "identical"
+            yield f"{tag}: {alike} up to step {int(steps[-1])}."
             continue
         change = now[-1] - before[-1]
         noise = _describe_noise(_find_seed_noise(store, scalars, (run, other), tag), change)

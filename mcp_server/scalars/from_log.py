@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +171,17 @@ def _read_end(log: Path) -> list[str]:
 def _compile_said(name: str) -> re.Pattern[str] | None:
     words = [re.escape(word) for word in _WORDS.findall(name[:_LONGEST_NAME])]
     return re.compile(_AS_SAID % _BETWEEN_WORDS.join(words)) if words else None
+
+
+def read_as_said(run: Run, rundir: RunDir, name: str) -> LogMetrics:
+    """Return the metrics of a log, where none of them and no count has this name also the numbers behind it.
+
+    A word that counts is none of these: `Epoch 24 of 24: best in epoch 22`.
+    """
+    log = read_log_metrics(run, rundir)
+    is_known = bool(log.select(name) or match_tags(name, log.counts))
+    said = [] if is_known else read_said(run, rundir, name)
+    return replace(log, printed={name: said, **log.printed}) if said else log
 
 
 def read_said(run: Run, rundir: RunDir, name: str) -> LogPoints:

@@ -18,7 +18,7 @@ from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.metric_wait import MetricWait, check_possible
 from mcp_server.runs.wait.selection import WaitSpec, look_once, select
 from mcp_server.runs.wait.waiting import WaitOutcome, wait_for_runs
-from mcp_server.scalars.from_log import LogMetrics, read_log_metrics, read_said
+from mcp_server.scalars.from_log import LogMetrics, read_as_said
 from mcp_server.store.freshness import refresh
 from mcp_server.text.invisible import escape_unsendable
 from mcp_server.threads import run_in_thread
@@ -155,11 +155,7 @@ def start_metric_wait(server: context.ServerContext, spec: WaitSpec) -> MetricWa
 
     def read_printed(run: Run) -> LogMetrics:
         server.store.fetch_log(run)
-        rundir, name = server.store.run_directory(run.run_id), condition.tag
-        log = read_log_metrics(run, rundir)
-        if not (found := log.select(name)) and (said := read_said(run, rundir, name)):
-            found = {name: said}
-        return replace(log, printed={**found, **log.printed})
+        return read_as_said(run, server.store.run_directory(run.run_id), condition.tag)
 
     return MetricWait(server.scalars, condition, spec.run_ids, spec.positions, read_printed)
 

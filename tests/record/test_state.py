@@ -385,7 +385,7 @@ def test_a_doubted_end_says_why_and_has_no_exit_code() -> None:
 
 def test_an_end_of_a_moment_ago_accuses_nobody_of_having_written_it() -> None:
     run = fold(Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=41.2))
-    assert (run.state, run.exit_code) == ("running", None)
+    assert (run.state, run.exit_code, run.events) == ("running", None, (STARTED,))
     assert run.reason is None
 
 

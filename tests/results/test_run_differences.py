@@ -76,7 +76,10 @@ def test_a_gap_at_the_end_is_told_with_the_step_and_against_other_seeds(tmp_path
     with_curve(runs, "c-0", [2.0] * 40, command="python c.py")
     with_curve(runs, "c-1", [3.0] * 40, command="python d.py")
     assert curves(runs, "c-0", "c-1")[0].endswith("no other seeds say how much chance does.")
-    assert curves(runs, "a-0", "a-0") == ["loss: the same up to step 390, within its own scatter."]
+    assert curves(runs, "a-0", "a-0") == ["loss: identical up to step 390."]
+    with_curve(runs, "c-2", [2.0, 2.1] * 19 + [2.0] * 2, command="python c.py")
+    with_curve(runs, "c-3", [2.1, 2.0] * 19 + [2.0] * 2, command="python c.py")
+    assert curves(runs, "c-2", "c-3") == ["loss: the same, within its own scatter, up to step 390."]
 
 
 @pytest.mark.parametrize("other", ["code", "config"])

@@ -260,6 +260,15 @@ def test_a_name_that_somebody_said_has_its_numbers_of_all_lines_and_no_setting(t
     assert read_said(make_run(), RunDir(tmp_path), "::") == []
 
 
+def test_the_epoch_of_the_best_value_is_not_how_many_there_were(tmp_path: Path) -> None:
+    lines = [f"Epoch {n} of 24 took 0.7 seconds: MAE {1 / n:.3f} (best was 0.5 in epoch 2)" for n in range(1, 25)]
+    read(tmp_path, [*lines, "Training is over. The best MAE was 0.5, in epoch 2; FID-5k 9.1"])
+    log = from_log.read_as_said(make_run(), RunDir(tmp_path), "Epoch")
+    assert (log.counts["epoch"][-1], "Epoch" in log.printed) == ((None, 24.0), False)
+    found = from_log.read_as_said(make_run(), RunDir(tmp_path), "fid 5k").select("fid 5k")
+    assert [value for points in found.values() for _, value in points] == [9.1]
+
+
 @pytest.mark.parametrize(
     ("form", "word"),
     [

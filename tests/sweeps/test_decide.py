@@ -224,6 +224,8 @@ def test_nothing_starts_after_a_stop_or_above_the_ceiling_and_the_end_waits_for_
     one = [started("c0"), ended("c0", "failed"), started("c1"), ended("c1")]
     assert find_end(make(2, *one)) == ("finished", "2 of 2 cells are done, 1 failed.")
     one = [started("c0"), ended("c0"), started("c1"), ended("c1")]
+    end = find_end(make(2, *one, metric="loss", halving={"steps": [9]}))
+    assert end == ("finished", "2 of 2 cells are done, 0 failed, halving stopped none.")
     one.append({"kind": "cell_measured", "cell": "c0", "run_id": "r-c0", "value": None, "bad_end": "nan"})
     end = find_end(make(2, *one, metric="eval/success"))
     assert end == ("finished", "2 of 2 cells are done, 0 failed, 1 ended with eval/success nan: c0.")
@@ -374,8 +376,8 @@ def test_cells_that_their_policy_stopped_are_said_to_have_killed_runs() -> None:
 def test_an_option_of_the_plan_that_the_program_lacks_is_corrected_by_a_new_plan() -> None:
     failure = {"kind": "config_error", "line": "s.py: error: unrecognized arguments: --n 0", "advice": "Correct it."}
     hint = summarise_sweep(make(2, ended("c0", "failed", failure=failure)), {}, now_s=0.0).hint or ""
-    assert 'resume="wipe"' in hint
-    assert 'resume="continue"' not in hint
+    assert 'else with resume="wipe" (all cells run again; no run is deleted).' in hint
+    assert "starts failed cells again" not in hint
     failure["line"] = "s.py: error: unrecognized arguments: --other --nn"
     assert 'resume="continue"' in (
         summarise_sweep(make(2, ended("c0", "failed", failure=failure)), {}, now_s=0.0).hint or ""

@@ -27,6 +27,7 @@ from mcp_server.record.results.result_page import EXPERIMENT_LOG, FINISH_FLAG
 from mcp_server.record.script import PARAMS, command_text, format_arguments
 from mcp_server.record.service import parse_need
 from mcp_server.record.spec import RunSpec
+from mcp_server.record.written_files import read_outputs
 from mcp_server.recovery.changes import describe_halving
 from mcp_server.recovery.policy import NONE
 from mcp_server.store.run_index import RunQuery
@@ -164,7 +165,8 @@ def collect_warnings(spec: RunSpec, store: RunStore, environ: Mapping[str, str])
         warnings += warn_of_shared_outputs(spec, store.list_specs(RunQuery("live")))
         if spec.like and spec.result_dir and spec.result_dir.endswith(f"-{spec.run_id}"):
             warnings.append(f"Its results go to {spec.result_dir}: those of {spec.like} stay where they are.")
-        warnings += warn_of_former_outputs(spec, partial(store.list_specs, RunQuery("ended", mirror="")))
+        former = warn_of_former_outputs(spec, partial(store.list_specs, RunQuery("ended", mirror="")))
+        warnings += former or warn_of_former_files(spec, store)
         if of_home := home.find_warning():
             warnings.append(of_home)
         warnings += find_targets(home.read_config(), environ, home.secrets)[1]
@@ -280,6 +282,7 @@ _NAMES = (*RUN_NAMES, "name", "version", "trial")
 # What makes a path, or a name below it, one of a run alone.
 _OWN = ("{run_id}", "RUNWARD_RUN_ID", "$(date", "`date", "${now", "{attempt}")
 _MOST_NAMED = 3
+_MOMENT = re.compile(r"\d{6}|\d\d[-_]\d\d[-_]\d\d")
 _MOST_FORMER = 300  # the newest ended runs, whose commands are read
 _OF_RUNWARD = (EXPERIMENT_LOG, FINISH_FLAG)
 
@@ -318,6 +321,28 @@ def warn_of_former_outputs(spec: RunSpec, list_ended: Callable[[int], Iterable[R
             return [
                 f"The files of {other.run_id}, which has ended, lie in {path}: this run may overwrite its evaluations "
                 "and checkpoints. Put {run_id} into that path, or name another."
+            ]
+    return []
+
+
+def warn_of_former_files(spec: RunSpec, store: RunStore) -> list[str]:
+    """Return a warning that names the newest finished run of the same command, and a file that it wrote.
+
+    A program may choose its directory by its settings. Paths with a time or a process in them are not written again.
+    """
+    ran = spec.command, spec.params, spec.env
+    if spec.mirror or resumes(spec.command, spec.params) or any(mark in json.dumps(ran, default=str) for mark in _OWN):
+        return []
+    for other in store.list_specs(RunQuery("finished", mirror=""), _MOST_FORMER):
+        if (other.command, other.params, other.env) != ran or (other.cwd != spec.cwd and other.run_id != spec.like):
+            continue
+        records = map(read_outputs, store.directory_of(other.run_id).glob("attempts/*/outputs.json"))
+        files = [file for record in records if record for file in record.files if not (file.append or file.unsure)]
+        paths = [file.path for file in files if not file.listed and not _MOMENT.search(file.path)]
+        if (path := next(filter(os.path.exists, paths), None)) is not None:
+            return [
+                f"{other.run_id} ran the same command and wrote {path}: this run may overwrite its files. Give it a "
+                "directory of its own."
             ]
     return []
 

@@ -200,8 +200,10 @@ def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str
     if count_live(sweep):
         return None
     done = sum(cell.done for cell in sweep.cells)
-    bad = describe_bad_ends(sweep)
-    tally = f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed{bad and f', {bad}'}."
+    stopped = sum(cell.state == STOPPED for cell in sweep.cells)
+    more = [describe_bad_ends(sweep), f"halving stopped {stopped or 'none'}" if sweep.spec.halving else ""]
+    tally = ", ".join(filter(None, (f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed", *more)))
+    tally = f"{tally}."
     if sweep.stop is not None and (done < len(sweep.cells) or any(cell.state == "killed" for cell in sweep.cells)):
         return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {tally}"
     if has_too_many_failures(sweep):  # also where every cell had been started before: the ceiling says what failed is

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from mcp_server.record.spec import RunSpec
-from mcp_server.runs.warnings.warning_inputs import warn_of_former_outputs, warn_of_options, warn_of_shared_outputs
+from mcp_server.record.written_files import Outputs, WrittenFile, write_outputs
+from mcp_server.runs.warnings.warning_inputs import (
+    warn_of_former_files,
+    warn_of_former_outputs,
+    warn_of_options,
+    warn_of_shared_outputs,
+)
+from tests.support.ended_runs import Runs
 
 
 def other(command: str, **more: Any) -> RunSpec:
@@ -81,6 +88,25 @@ def test_a_rerun_into_the_result_directory_of_an_ended_run_names_it(tmp_path: Pa
     assert warn_of_former_outputs(again, lambda _: [former]) == []
     (tmp_path / "results.md").write_text("")
     assert "The files of one-abcd" in warn_of_former_outputs(again, lambda _: [former])[0]
+
+
+def test_the_same_command_again_names_a_file_that_the_former_run_wrote_wherever_it_chose_to(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    cwd = runs.add("one-abcd", command="python lm.py", params={"lr": 0.1})
+    files = [cwd / "out_20261128_113905" / "a.pt", cwd / "out_lr0.1" / "ckpt_300.json"]
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    written = tuple(WrittenFile(str(file), 1, 0, 0) for file in files)
+    write_outputs(runs.store.run_directory("one-abcd").outputs(1), Outputs(files=written))
+    again = RunSpec(run_id="two-efgh", command="python lm.py", params={"lr": 0.1}, cwd=str(cwd))
+    (warning,) = warn_of_former_files(again, runs.store)
+    assert warning.startswith(f"one-abcd ran the same command and wrote {files[1]}: this run may overwrite its files.")
+    assert warn_of_former_files(replace(again, cwd="/copy", like="one-abcd"), runs.store) == [warning]
+    for others in (replace(again, params={"lr": 0.2}), replace(again, cwd="/p"), replace(again, command="python b.py")):
+        assert warn_of_former_files(others, runs.store) == []
+    files[1].unlink()
+    assert warn_of_former_files(again, runs.store) == []
 
 
 def test_the_command_of_a_former_run_as_it_ran_is_warned_of(tmp_path: Path) -> None:
