@@ -18,46 +18,16 @@ from mcp_server.errors import BadArgument
 from mcp_server.hosts.path_checks import suggest_names
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import join_some
+from mcp_server.text.rows import read_blocks
 
 _ACTOR, _ROLLOUT, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic"
 _TOTAL_GPUS = "hardware.n_gpus"  # of all nodes, or of each
+_BLOCKS = list(read_blocks("runs/launch/verl"))
 _NAMES: Mapping[str, Sequence[str]] = {
-    "training.algorithm": ("algorithm.adv_estimator",),
-    "training.kl_coef": ("algorithm.kl_ctrl.kl_coef", f"{_ACTOR}.kl_loss_coef"),
-    "training.learning_rate": (f"{_ACTOR}.optim.lr",),
-    "training.lr": (f"{_ACTOR}.optim.lr",),
-    "training.ppo_mini_batch_size": (f"{_ACTOR}.ppo_mini_batch_size",),
-    "training.ppo_micro_batch_size_per_gpu": (f"{_ACTOR}.ppo_micro_batch_size_per_gpu",),
-    "training.batch_size": ("data.train_batch_size",),
-    "training.total_training_steps": ("trainer.total_training_steps",),
-    **{f"training.{name}": ("trainer.total_epochs",) for name in ("num_epochs", "epochs")},
-    **{
-        f"hardware.{name}": ("trainer.n_gpus_per_node",)
-        for name in ("num_gpus", "n_gpus", "n_gpus_per_node", "gpus_per_node")
-    },
-    **{f"hardware.{name}": ("trainer.nnodes",) for name in ("num_nodes", "nnodes", "n_nodes")},
-    "hardware.tensor_parallel_size": (f"{_ROLLOUT}.tensor_model_parallel_size",),
-    "hardware.tensor_model_parallel_size": (f"{_ROLLOUT}.tensor_model_parallel_size",),
-    "hardware.gpu_memory_utilization": (f"{_ROLLOUT}.gpu_memory_utilization",),
-    "training.response_length": (f"{_ROLLOUT}.response_length",),
-    "monitoring.loggers": ("trainer.logger",),
+    name: block["verl"].split() for block in map(dict, _BLOCKS) if "verl" in block for name in block["name"].split()
 }
-# Names that VERL's whole configs (2025-10, 2026-01) have in one place alone: they mean it in any section of a user.
 _ALONE: Mapping[str, str] = {
-    name: f"{section}.{name}"
-    for section, names in {
-        "trainer": "balance_batch critic_warmup default_hdfs_dir default_local_dir del_local_ckpt_after_load device "
-        "esi_redundant_time experiment_name log_val_generations logger max_actor_ckpt_to_keep max_critic_ckpt_to_keep "
-        "project_name resume_from_path resume_mode rollout_data_dir save_freq test_freq "
-        "total_epochs val_before_train val_only validation_data_dir",
-        "data": "dataloader_num_workers filter_overlong_prompts filter_overlong_prompts_workers image_key "
-        "max_prompt_length max_response_length prompt_key return_full_prompt return_raw_chat reward_fn_key "
-        "train_batch_size train_files truncation val_batch_size val_files validation_shuffle video_key",
-        "algorithm": "adv_estimator gamma kl_penalty lam norm_adv_by_std_in_grpo use_kl_in_reward use_pf_ppo",
-        _ACTOR: "clip_ratio clip_ratio_c clip_ratio_high clip_ratio_low entropy_coeff kl_loss_coef kl_loss_type "
-        "use_kl_loss",
-    }.items()
-    for name in names.split()
+    name: f"{part}.{name}" for (key, part), *rows in _BLOCKS if key == "part" for _, row in rows for name in row.split()
 }
 _MOVED = {"model": "actor_rollout_ref.model", "rollout": _ROLLOUT}  # whole sections, with VERL's own names in them
 _OF_RAY = ("hardware.use_ray", "hardware.ray_port", "hardware.num_cpus")  # what `ray start` is given
