@@ -49,12 +49,13 @@ class Patterns:
         def __getattr__(self, name: str) -> re.Pattern[str]: ...
 
 
-def read_patterns(name: str, module: str) -> Patterns:
+def read_patterns(name: str, module: str, **parts: str) -> Patterns:
     """Return the patterns of a module, of a file whose blocks are a `name` (`module.pattern`), a `line` and a `seen`.
 
-    Several lines of a block are alternatives, and ``{pattern}`` in one is an earlier pattern of the module.
+    Several lines of a block are alternatives, and ``{pattern}`` in one is an earlier pattern of the module, or one of
+    ``parts``.
     """
-    patterns, texts = {}, dict[str, str]()
+    patterns, texts = {}, parts
     for key, line in _read_lines(name)[module]:
         texts[key] = fill_parts(line, texts)
         patterns[key] = compile_lazily(texts[key])

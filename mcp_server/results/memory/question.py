@@ -36,118 +36,27 @@ from mcp_server.results.memory.vocabulary import (
 )
 from mcp_server.scalars.tag_names import best_direction
 from mcp_server.text.durations import find_duration
+from mcp_server.text.rows import read_patterns
 
 STATES = (*get_args(LiveState), *get_args(EndedState))
 GROUPS = ("live", "ended")
 FIELDS = ("owner", "tag", "host", "name", "sweep", "command", "commit", "why", "verdict", "note", "cwd", "backend")
-_NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?"
-_NUMBERS = (
-    rf"{_NUMBER}(?:(?:\s*,\s*(?:or\s+)?|\s+(?:or|vs\.?|versus|against)\s+){_NUMBER}"
-    rf"|\s+and\s+{_NUMBER}(?![\w.]|\s+[A-Za-z<>=]))*"
-)
-_NAME = r"[-$]{0,2}[A-Za-z_][\w./@%-]*"
-_NAMES = rf"{_NAME}(?:\s+{_NAME}){{0,2}}"
-_VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;]+"
 _SPOKEN = "|".join(sorted((word for word in SIGNS if word[0].isalpha()), key=len, reverse=True))
 _LINKING = "|".join(LINKS)
-_LINKS = rf"(?:(?:{_LINKING})\s+)*"
-_BETWEEN = re.compile(
-    rf"(?P<name>{_NAMES})\s+(?:between|from)\s+(?P<low>{_NUMBER})\s+(?:and|to)\s+(?P<high>{_NUMBER})(?![\w.])"
-    rf"|(?<![\w.-])(?P<between>between\s+)?(?P<least>{_NUMBER})\s*(?:to|(?(between)and|(?!)))\s+(?P<most>{_NUMBER})\s+(?P<counted>{_NAMES})",
-    re.IGNORECASE,
-)
-_TOOK = re.compile(
-    rf"(?:\b(?:took|takes|lasted|ran|run|runs|running|trained)\s+(?:for\s+)?)?\b(?P<sign>{_SPOKEN})\s+"
-    r"(?P<span>(?:\d+(?:\.\d+)?|an?|one|half\s+an?)\s*(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?))\b",
-    re.IGNORECASE,
-)
-_UNITS = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\b"
-_TOOK_BETWEEN = re.compile(
-    rf"\b(?:between|from)\s+(?P<low>[\d.]+)\s*(?P<unit>{_UNITS})?\s*(?:and|to)\s+(?P<high>[\d.]+)\s*(?P<last>{_UNITS})(?!\s+ago)",
-    re.IGNORECASE,
-)
-_COMPARED = re.compile(
-    rf"(?P<name>\"[^\"]+\"|{_NAMES})\s*(?P<sign>[<>!=]=|[≥≤≠<>=])\s*(?P<value>{_NUMBERS}(?![\w./-])|{_VALUE})"
-    rf"|(?P<spoken_name>{_NAMES})\s+{_LINKS}(?P<spoken>{_SPOKEN})\s+(?P<spoken_value>{_NUMBER})(?![\w.])"
-    rf"|(?P<at_least_name>{_NAMES})\s+{_LINKS}(?P<at_least>{_NUMBER})\s+(?:or|and)\s+(?P<or_more>{'|'.join(OR_MORE)})\b",
-    re.IGNORECASE,
-)
-_TURNED = re.compile(
-    rf"\b(?P<sign>{_SPOKEN})\s+(?:an?\s+|the\s+)?(?P<name>{_NAMES})\s+(?:of|=)\s*(?P<value>{_NUMBER})(?![\w.])",
-    re.IGNORECASE,
-)
-_TWICE = re.compile(
-    rf"(?P<name>{_NAMES})\s*(?P<first>(?:{_LINKS})(?:[<>]=?|[≥≤]|{_SPOKEN})\s*{_NUMBER})\s*(?:and|but|,)\s*"
-    rf"(?P<second>(?:[<>]=?|[≥≤]|{_SPOKEN})\s*{_NUMBER})(?![\w.]|\s+{_NAME}\s*[<>=])",
-    re.IGNORECASE,
-)
-_SWITCHED = re.compile(
-    rf"(?P<name>{_NAMES})\s+(?:(?:is|was|were|turned|switched)\s+)*(?P<state>off|on|disabled|enabled)(?![\w./-])(?!\s+\w)"
-    rf"|\b(?:without|no)\s+(?P<after>{_NAMES})",
-    re.IGNORECASE,
-)
-_OLD = re.compile(
-    r"\b(?:(?P<older>older)|(?P<newer>newer|younger)|(?P<more>more)|(?P<less>less))\s+than\s+(?P<span>\S+\s*(?:hours?|days?|weeks?|months?))\b(?P<old>\s+(?:old|ago))?",
-    re.IGNORECASE,
-)
-_ASKED = re.compile(
-    rf"\b(?:which|what)\s+(?P<name>{_NAMES})(?=\s+(?:is|was|gave|gives|works?|worked|did|does|performs?|performed|had|has|got|reached|leads?|led|yields?)\b)",
-    re.IGNORECASE,
-)
-_BOTH = re.compile(r"(?<![\w./-])(?P<words>[\w./-]+(?:\s+and\s+[\w./-]+)+)", re.IGNORECASE)
-_EITHER = re.compile(r"(?<![\w./-])(?P<words>[\w./-]+(?:\s+or\s+[\w./-]+)+)", re.IGNORECASE)
-_COUNTED = re.compile(rf"\b(?:(?P<sign>{_SPOKEN})\s+)?(?P<value>{_NUMBER})\s+(?P<name>{_NAMES})", re.IGNORECASE)
-_PAIRED = re.compile(rf"(?P<name>{_NAMES})\s+{_LINKS}(?P<value>{_NUMBERS})(?![\w.])", re.IGNORECASE)
-_KEYED = re.compile(
-    rf"(?P<not>(?<!\S)(?:[-!]|(?:not|without)\s+))?(?<![\w/])(?P<key>[a-z_]+):(?P<value>{_VALUE})|\b(?P<when>since|after|before|until)\s+(?P<date>\d[\w:-]*)(?!\s+\w+\s+ago)"
-)
-_TAGGED = re.compile(
-    r"\b(?:(?:tagged|labell?ed)\s+(?:as\s+|with\s+)?|(?:with\s+)?(?:the\s+)?tags?\s+)(?P<tag>[\w.-]+)", re.IGNORECASE
-)
-_SPELLED = re.compile(rf"(?<![\w/.=:-])(?:{'|'.join(COUNTS)})(?![\w/.=:-])", re.IGNORECASE)
-_QUOTED = re.compile(r"(?<![^\s:])(?P<text>\"[^\"]+\"|'[^']+')(?!\s*[<>=!≥≤≠])")
-_PHRASED = re.compile(
-    r"(?<![\w/.-])(?:{})(?![\w/-])".format("|".join(sorted(PHRASES, key=len, reverse=True)).replace(" ", r"[\s-]+")),
-    re.IGNORECASE,
-)
-_NOT = re.compile(
-    r"(?<!\S)-(?P<minus>[A-Za-z]\w*)(?![\w=:./-])"
-    r"|\b(?:(?<!could )(?<!can )not|without|except|excluding|other\s+than|never|didn't|did\s+not|unlike)\s+"
-    r"(?:(?:for|using|use|with|on|the|any|by|a|an|yet)\s+)*"
-    r"(?P<word>[\w./-]+)",
-    re.IGNORECASE,
-)
 _RANK_WORDS = {**RANKS, **TIME_RANKS}
+_RX = read_patterns(
+    "results/patterns",
+    "question",
+    spoken=_SPOKEN,
+    links=rf"(?:(?:{_LINKING})\s+)*",
+    or_more="|".join(OR_MORE),
+    counts="|".join(COUNTS),
+    phrases="|".join(sorted(PHRASES, key=len, reverse=True)).replace(" ", r"[\s-]+"),
+    ranking="|".join(_RANK_WORDS),
+    days=DAY,
+)
 _ONE_WAY = frozenset(word for word, goal in RANKS.items() if goal in ("max", "min"))
-_RANKED = re.compile(
-    r"(?<!at )\b(?:(?<![\w.=<>:≥≤≠!-])(?P<before>\d{1,3})\s+)?"
-    rf"(?P<most>{'|'.join(_RANK_WORDS)})\b(?:\s+(?P<count>\d{{1,3}})\b)?"
-    r"(?:\s*:\s*|\s+(?:ever\s+)?(?:(?:runs?|settings?|results?|ones?|cells?|trainings?)\b\s*)?(?:ever\s+)?"
-    r"(?:(?:by|in terms of|on|for|at)\b\s*)?)"
-    rf"(?P<tag>(?:(?:best|last|mean10%):)?{_NAME})?(?P<rest>(?:\s+{_NAME}){{0,2}})",
-    re.IGNORECASE,
-)
-_BY = re.compile(
-    rf"\b(?:by|in terms of|according to|w\.?r\.?t\.?)\s+(?:the\s+|its\s+|their\s+)?(?P<tag>{_NAMES})", re.IGNORECASE
-)
-_ORDERED = re.compile(rf"\b(?:rank|sort|order|{'|'.join(_RANK_WORDS)})", re.IGNORECASE)
-_SEPARATED = re.compile(r"\w[/._]\w")
-_AGO = re.compile(
-    r"\b(?:in|within|since|over|during)?\s*(?:the\s+)?(?:last|past)\s+(?P<span>"
-    r"(?:(?:\d+(?:\.\d+)?|an?|few)\s*|(?<=the last )|(?<=past )|(?<=last )(?=hour|min))"
-    r"(?:minute|hour|day|week|month)s?)\b",
-    re.IGNORECASE,
-)
-_DAY = re.compile(
-    rf"\b(?:(?P<when>since|after|from|before|until|between|on|in|of|during|by)\s+)?(?P<day>{DAY})"
-    rf"(?:\s+(?:and|to|until|through)\s+(?P<last>{DAY}|\d{{1,2}}(?:st|nd|rd|th)?(?![\w.:-]|\s+\w)))?",
-    re.IGNORECASE,
-)
-_HERE = re.compile(
-    r"\b(?:(?:in|of|from|for)\s+)?(?:this|the current|my|our)\s+(?:project|repo(?:sitory)?|directory)\b", re.IGNORECASE
-)
 _WORD = re.compile(r"\"[^\"]+\"|'[^']+'|[^\s,;?!()]+")
-_TROUBLE = re.compile(r"(?:error|problem|issue)s?", re.IGNORECASE)
 _ARTICLES = frozenset({"a", "an", "any", "the"})
 
 
@@ -232,7 +141,7 @@ class _Reader:
         if last.lower() in FIELDS and sign == "=":
             return self.add("fields", (last.lower(), value)) and " ".join(before)
         if last.lower() in ("since", "before", "until", "project", "state", "cause", "kind"):
-            return self.keyed(_KEYED.fullmatch(f"{last.lower()}:{found['value']}") or found) and " ".join(before)
+            return self.keyed(_RX.keyed.fullmatch(f"{last.lower()}:{found['value']}") or found) and " ".join(before)
         names = self.names
         if found["spoken_name"] and not names.find([*before, last]):
             follows = self.text[found.end() :].split()[:3]
@@ -355,7 +264,7 @@ class _Reader:
         if (known := self.names.find(words, last=False, only="metric")) is None:
             return False
         rest = (words[known[0] :] or [""])[0].lower()
-        if rest and rest not in SILENT and not (_ORDERED.search(self.text) or "goal" in self.question):
+        if rest and rest not in SILENT and not (_RX.ordered.search(self.text) or "goal" in self.question):
             return False  # ``motivated by reward hacking``
         return self.put(ranked=known[1]) and " ".join(words[known[0] :])
 
@@ -382,7 +291,7 @@ class _Reader:
         known = self.names.find(words, last=False) or find_metric(words)
         is_subject = re.search(r"\b(?:on|for)\s+$", found[0][: found.start("tag") - found.start()], re.IGNORECASE)
         if (
-            known is None and _SEPARATED.search(tag) and not is_subject
+            known is None and _RX.separated.search(tag) and not is_subject
         ):  # a metric that no supervisor has noted: curves may have it
             return self.put(ranked=tag) and " ".join(rest)
         is_value = known is not None and (
@@ -432,7 +341,9 @@ class _Reader:
             if word.lower() in self.kinds:
                 self.add("causes", word.lower())
             elif not (
-                word.lower() in SILENT or self.state(word) or ("causes" in self.question and _TROUBLE.fullmatch(word))
+                word.lower() in SILENT
+                or self.state(word)
+                or ("causes" in self.question and _RX.trouble.fullmatch(word))
             ):
                 kept += [word] if any(map(str.isalnum, word)) else []
                 if before in CLAIMS:
@@ -447,7 +358,7 @@ class _Reader:
                 return self.now.replace(year=year, month=month, day=day, hour=hour, minute=minute, second=0).timestamp()
             except ValueError as error:
                 self._refuse(f"{text!r}: {error}.")
-        if found := _DAY.fullmatch(text.replace("-", " ").replace("_", " ")):
+        if found := _RX.day.fullmatch(text.replace("-", " ").replace("_", " ")):
             return find_day(found["day"], self.now)[0].timestamp()
         if (seconds := _find_span(text)) is not None and seconds >= 0:
             return self.now.timestamp() - seconds
@@ -466,30 +377,30 @@ def read_question(text: str, now: datetime, kinds: frozenset[str], names: Names)
     """
     reader = _Reader(re.sub(r"\s+", " ", text).strip(), now, kinds, names)
     for pattern, read in (
-        (_QUOTED, reader.quoted),
-        (_SPELLED, lambda found: COUNTS[found[0].lower()]),
-        (_HERE, lambda _: reader.put(project=".")),
-        (_KEYED, lambda found: found["key"] not in _RANK_WORDS and reader.keyed(found)),
-        (_AGO, reader.ago),
-        (_OLD, reader.old),
-        (_TOOK_BETWEEN, reader.took_between),
-        (_TOOK, reader.took),
-        (_DAY, reader.day),
-        (_BETWEEN, reader.between),
-        (_BY, reader.sorted_by),
-        (_ASKED, reader.asked),
-        (_RANKED, reader.ranked),
-        (_TURNED, reader.turned),
-        (_TWICE, reader.twice),
-        (_SWITCHED, reader.switched),
-        (_COMPARED, reader.compared),
-        (_COUNTED, reader.counted),
-        (_PAIRED, reader.paired),
-        (_TAGGED, reader.tagged),
-        (_PHRASED, reader.phrased),
-        (_NOT, reader.negated),
-        (_EITHER, reader.either),
-        (_BOTH, reader.both),
+        (_RX.quoted, reader.quoted),
+        (_RX.spelled, lambda found: COUNTS[found[0].lower()]),
+        (_RX.here, lambda _: reader.put(project=".")),
+        (_RX.keyed, lambda found: found["key"] not in _RANK_WORDS and reader.keyed(found)),
+        (_RX.ago, reader.ago),
+        (_RX.old, reader.old),
+        (_RX.took_between, reader.took_between),
+        (_RX.took, reader.took),
+        (_RX.day, reader.day),
+        (_RX.between, reader.between),
+        (_RX.by, reader.sorted_by),
+        (_RX.asked, reader.asked),
+        (_RX.ranked, reader.ranked),
+        (_RX.turned, reader.turned),
+        (_RX.twice, reader.twice),
+        (_RX.switched, reader.switched),
+        (_RX.compared, reader.compared),
+        (_RX.counted, reader.counted),
+        (_RX.paired, reader.paired),
+        (_RX.tagged, reader.tagged),
+        (_RX.phrased, reader.phrased),
+        (_RX.negated, reader.negated),
+        (_RX.either, reader.either),
+        (_RX.both, reader.both),
     ):
         reader.take(pattern, read)
     for word in reader.words():

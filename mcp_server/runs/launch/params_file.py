@@ -24,7 +24,10 @@ _ACTOR, _ROLLOUT, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollou
 _TOTAL_GPUS = "hardware.n_gpus"  # of all nodes, or of each
 _BLOCKS = list(read_blocks("runs/launch/verl"))
 _NAMES: Mapping[str, Sequence[str]] = {
-    name: block["verl"].split() for block in map(dict, _BLOCKS) if "verl" in block for name in block["name"].split()
+    name: tuple(block["verl"].split())
+    for block in map(dict, _BLOCKS)
+    if "verl" in block
+    for name in block["name"].split()
 }
 _ALONE: Mapping[str, str] = {
     name: f"{part}.{name}" for (key, part), *rows in _BLOCKS if key == "part" for _, row in rows for name in row.split()
