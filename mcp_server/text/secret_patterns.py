@@ -28,10 +28,12 @@ _SHORTEST_DISTINCT = 8
 _DISTINCT = compile_lazily(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
 _LONGEST_VALUE = 500  # characters of a value that are searched
 _BLOCKS = [dict(block) for block in read_blocks("text/secrets")]
-# The beginning before the word boundary: a search then looks only at characters with which one of them begins.
+# The two looks ahead of all: without them a search tries every service at every character, which takes 3 to 10 times as
+# long. The last are Telegram's.
 _SERVICE_TOKEN = compile_lazily(
-    "|".join(rf"{one['begin']}(?<=\b{one['begin']}){one['rest']}" for one in _BLOCKS if "begin" in one)
-    + r"|bot(?<=(?<![A-Za-z0-9])bot)\d{8,10}:AA[\w-]{30,}|\d(?<=(?<![A-Za-z0-9])\d)\d{7,9}:AA[\w-]{30,}"  # Telegram
+    r"(?<![A-Za-z0-9])(?=[A-Za-z0-9])(?:(?<!\w)(?:"
+    + "|".join(one["begin"] + one["rest"] for one in _BLOCKS if "begin" in one)
+    + r")|(?:bot)?\d{8,10}:AA[\w-]{30,})"
 )
 _LOGIN = compile_lazily(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
 _LIKE_A_PASSWORD = compile_lazily(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
