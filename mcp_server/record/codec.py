@@ -41,8 +41,9 @@ def decode(kind: Callable[..., T], facts: object, *, strict: bool = False) -> T:
     """
     known = facts if isinstance(facts, dict) else {}
     values: dict[str, Any] = {}
-    for name, read, is_needed in _list_readers(kind):
-        if name not in known and not is_needed:
+    for name, read, default in _list_readers(kind):
+        is_needed = default is MISSING
+        if not is_needed and known.get(name, default) is default:  # most fields
             continue
         try:
             values[name] = read(known[name])
@@ -57,11 +58,11 @@ def _default_of(one: Any) -> object:
 
 
 @functools.cache
-def _list_readers(kind: Any) -> tuple[tuple[str, _Reader, bool], ...]:
-    """Return name and reader of each field, and whether it has no default."""
+def _list_readers(kind: Any) -> tuple[tuple[str, _Reader, object], ...]:
+    """Return name, reader and default of each field."""
     names = vars(sys.modules[kind.__module__])
     parsed = ((one, ast.parse(str(one.type), mode="eval").body) for one in fields(kind))
-    return tuple((one.name, _make_reader(node, names), _default_of(one) is MISSING) for one, node in parsed)
+    return tuple((one.name, _make_reader(node, names), _default_of(one)) for one, node in parsed)
 
 
 def _make_reader(node: ast.expr, names: Mapping[str, Any]) -> _Reader:

@@ -344,8 +344,10 @@ def _typed(facts: Facts) -> Facts:
 
 
 def _has_type(name: str, value: object, types: dict[str, tuple[type, ...]]) -> bool:
-    if not isinstance(value, types.get(name, (object,))) or (name in _TIMES and not is_time(value)):
+    if not isinstance(value, types.get(name, object)):
         return False
+    if isinstance(value, str):
+        return name not in _TIMES or is_time(value)
     return isinstance(value, bool) or not isinstance(value, (int, float)) or _is_number(value)
 
 

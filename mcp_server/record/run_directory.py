@@ -22,7 +22,7 @@ from mcp_server.text.formatting import format_posix
 LAYOUT = 3
 CODE_STATE = "code.json"  # source files at the launch of a run or sweep, see ``record/code/code_state``; the launcher's
 Facts = dict[str, Any]
-_ESCAPES = (b"\\ud", b"\\uD", b"\\u0000")  # of what no file name holds, in JSON
+_ESCAPE, _ESCAPES = b"\\u", (b"\\ud", b"\\uD", b"\\u0000")  # of what no file name holds, in JSON
 
 
 def path_below(name: str) -> functools.cached_property[Path]:
@@ -115,7 +115,7 @@ def load_json(path: Path) -> Facts | None:
     try:
         data = read_regular_file(path)
         value = json.loads(data)
-        if any(escape in data for escape in _ESCAPES):
+        if _ESCAPE in data and any(escape in data for escape in _ESCAPES):
             value = _make_nameable(value)
     except OSError as error:
         if is_absent(error):

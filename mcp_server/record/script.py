@@ -49,8 +49,8 @@ class AttemptInputs:
     def fill(self, text: str) -> str:
         """Return ``text`` with all placeholders replaced."""
         for placeholder, replacement in self.placeholders.items():
-            # `${gpus}` is a variable of the shell, `{{run_id}}` the place of a template of the program's own.
-            text = replacement.join(re.split(rf"(?<![${{]){re.escape(placeholder)}", text))
+            if placeholder in text:  # `${gpus}` is a variable of the shell, `{{run_id}}` a program's own template
+                text = replacement.join(re.split(rf"(?<![${{]){re.escape(placeholder)}", text))
         return text
 
     def fill_words(self, command: str | list[str]) -> str | list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections import Counter
@@ -44,8 +45,13 @@ def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str
     settings |= {name: str(value) for name, value in attempt.params.items()}
     gpus = [each for each in run.gpus if not each.startswith("cpu-")]
     settings |= {"cwd": spec.cwd, "gpus": str(len(gpus)) if gpus else "", "host": spec.host}
-    masked = {name: mask_secrets(f"{name}={value}").partition("=")[2] for name, value in settings.items() if value}
+    masked = {name: _mask_setting(name, value) for name, value in settings.items() if value}
     return dict.fromkeys(settings, "") | masked
+
+
+@functools.lru_cache(4096)  # those of thousands of runs are mostly the same
+def _mask_setting(name: str, value: str) -> str:
+    return mask_secrets(f"{name}={value}").partition("=")[2]
 
 
 def _name_settings(files: Sequence[ConfigFile]) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """Keeps the index of runs in step with their directories, which it looks at before each question."""
 
 import contextlib
+import math
 import os
 import sqlite3
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -19,9 +21,8 @@ from mcp_server.system.files import is_shared_filesystem
 from mcp_server.system.lock_files import is_locked
 
 Found = TypeVar("Found")
-Heed = Callable[
-    [RunIndex, Sequence[tuple[Run, int]]], None
-]  # of ended runs with their inodes, once their rows are written
+# Reads more of ended runs, and returns what writes that beside their rows.
+Heed = Callable[[RunIndex, Sequence[Run]], Callable[[], None]]
 
 _ROWS_AT_ONCE = 500  # written: a process that dies while it makes the index leaves those before to the next
 _RETRY_S = 30.0  # until a file that could not be written is tried again
@@ -29,6 +30,10 @@ _RETRY_S = 30.0  # until a file that could not be written is tried again
 # more and look the same. Some filesystems note only whole seconds.
 CLOCK_OF_FILES, _COARSE_TICK_NS = 5, 2 * 10**9  # CLOCK_REALTIME_COARSE
 _LOST_AFTER_S = 60.0  # a run whose supervisor may still start is not asked about in the index
+
+
+class ManyUnread(Exception):
+    """More runs are unread than one process should read alone."""
 
 
 class RecordStore(Protocol):
@@ -46,7 +51,7 @@ class RecordStore(Protocol):
 class Catalogue:
     """Answers questions about many runs. May be shared by threads."""
 
-    def __init__(self, store: RecordStore) -> None:
+    def __init__(self, store: RecordStore, share: tuple[int, int] = (0, 1)) -> None:
         self.live: dict[str, Run] = {}  # those that may change, as they were at the last question
         self.unreadable: list[str] = []  # ids of those whose state was unknown then
         self._store: RecordStore = weakref.proxy(store)  # which has this catalogue: both end at once, and their file
@@ -62,17 +67,24 @@ class Catalogue:
         self._unwritten: dict[str, Row] = {}  # of runs in ``_open``
         self._rows: dict[str, tuple[Run, Row]] = {}  # of live runs, as they were when they last changed
         self._own: object = None  # the rows and the hidden ids that the index was told last
-        self._fresh: list[tuple[Run, int]] = []  # those of ``_unwritten``, as they were read
+        self._fresh: list[Run] = []  # those of ``_unwritten``, as they were read
         self._heed: Heed | None = None
         self._retry_s = 0.0
+        self._share = share
+        self._most_unread = math.inf
 
-    def ask(self, question: Callable[[RunIndex], Found], heed: Heed | None = None) -> Found:
+    def ask(
+        self, question: Callable[[RunIndex], Found], heed: Heed | None = None, most_unread: float = math.inf
+    ) -> Found:
         """Return the answer of the index once it says what the directories say.
 
         ``heed`` gets the ended runs that are read for it: what another module keeps of them need not read them again.
+
+        Raises:
+            ManyUnread: more than ``most_unread`` runs are to be read, into a file that other processes can write too.
         """
         with self._lock:
-            self._heed = heed
+            self._heed, self._most_unread = heed, most_unread
             for is_last in (False, False, True):
                 try:
                     return question(self._renew(is_last=is_last))
@@ -85,7 +97,8 @@ class Catalogue:
     def _renew(self, *, is_last: bool) -> RunIndex:
         if self._index is None:
             self._looks = self._version = self._own = None
-            self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
+            is_shared_out = self._share[1] > 1
+            self._index = RunIndex(None) if is_last else open_index(self._store.home.path, is_shared_out=is_shared_out)
             self._look_anew()
         if getattr(self._thread, "needs_look", True):
             self._refresh(self._index)
@@ -150,6 +163,8 @@ class Catalogue:
         looks = self._look()
         if looks is None or looks != self._looks:
             self._compare(index)
+            if len(self._open) > self._most_unread and index.path is not None:
+                raise ManyUnread
             self._looks = looks
         for run_id, (inode, mark) in list(self._marked.items()):
             if self._find_mark(run_id, int(mark.partition(" ")[0])) != mark:
@@ -179,9 +194,14 @@ class Catalogue:
             del known[run_id]
         self._stale += stale
         self._marked = {run_id: each for run_id, each in known.items() if each[1]}
-        self._open = {run_id: inode for run_id, inode in inodes.items() if run_id not in known}
+        self._open = {id_: inode for id_, inode in inodes.items() if id_ not in known and self.is_shared_out(id_)}
         self._unwritten = {id_: row for id_, row in self._unwritten.items() if self._open.get(id_) == row.inode}
         self._store.forget([*stale, *self._store.list_remembered() - inodes.keys()])
+
+    def is_shared_out(self, run_id: str) -> bool:
+        """Return whether a run is in the share of the unread ones that this process reads, by default all of them."""
+        number, count = self._share
+        return count == 1 or zlib.crc32(run_id.encode(errors="replace")) % count == number
 
     def _read(self, run_id: str, inode: int) -> Row | None:
         """Return the row of a run that may change, and note it. The row of another is noted to be written."""
@@ -196,7 +216,7 @@ class Catalogue:
             return None
         if self._store.is_final(run):
             self._unwritten[run_id] = Row.of(run, inode)
-            self._fresh.append((run, inode))
+            self._fresh.append(run)
             return None
         mark = ""
         if run.abandoned and run.spec.backend == "tmux" and not run.spec.mirror:
@@ -238,7 +258,8 @@ class Catalogue:
         if not (self._unwritten or self._stale) or time.monotonic() < self._retry_s:
             return
         stale = [run_id for run_id in self._stale if run_id not in self._unwritten]
-        if not index.write(self._unwritten.values(), stale):
+        keep = self._heed(index, fresh) if self._heed is not None and fresh else lambda: None
+        if not index.write(self._unwritten.values(), stale, keep):
             self._retry_s = time.monotonic() + _RETRY_S
             return
         for run_id, row in self._unwritten.items():
@@ -247,8 +268,6 @@ class Catalogue:
             if row.mark:
                 self._marked[run_id] = (row.inode, row.mark)
         self._unwritten, self._stale = {}, []
-        if self._heed is not None and fresh:
-            self._heed(index, fresh)
 
 
 def is_settled(changed_ns: int, then_ns: int) -> bool:

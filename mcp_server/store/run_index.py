@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +26,8 @@ from mcp_server.record.state import IMPORTED, Run, posix
 from mcp_server.store.attribution.claims import SLACK_S
 from mcp_server.system.files import is_shared_filesystem
 
-_SCHEMA = 2  # raise it with the columns, or with what the fold of a record means
-_BUSY_S = 1.0
+_SCHEMA = 3  # raise it with any table of the file, with what a record means, or with what is remembered of one
+_BUSY_S, _BUSY_TOGETHER_S = 1.0, 60.0
 _UNUSED_AFTER_S = 30 * 86_400.0  # of another version
 
 
@@ -138,13 +138,17 @@ class RunIndex:
     Where a method raises ``sqlite3.Error``, the file is damaged or out of reach.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, is_shared_out: bool = False) -> None:
         self.path = path
         self.writes = 0  # of this process, which ``read_version`` does not tell
         columns = ", ".join(Row._fields)
         self._put = f"INTO {{}} ({columns}) VALUES ({', '.join('?' * len(Row._fields))})"
+        # In this process a row that comes again keeps its id. In the file it gets one that no row ever had: what other
+        # tables hold of the former row is nobody's.
+        self._again = f"ON CONFLICT (run_id) DO UPDATE SET ({columns}) = (excluded.{', excluded.'.join(Row._fields)})"
+        busy_s = _BUSY_TOGETHER_S if is_shared_out else _BUSY_S
         self._db = sqlite3.connect(
-            path or ":memory:", timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=32
+            path or ":memory:", timeout=busy_s, isolation_level=None, check_same_thread=False, cached_statements=64
         )
         self.close = weakref.finalize(self, self._db.close)  # also without a call, once nobody has the index
         try:
@@ -152,12 +156,12 @@ class RunIndex:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA cache_size = -1024")
-            key = columns.replace("run_id", "run_id TEXT PRIMARY KEY", 1)
-            self._db.execute(f"CREATE TABLE IF NOT EXISTS main.final ({key}) WITHOUT ROWID")
+            table = f"(id INTEGER PRIMARY KEY AUTOINCREMENT, {columns.replace('run_id', 'run_id TEXT UNIQUE', 1)})"
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS main.final {table}")
             self._db.execute("CREATE INDEX IF NOT EXISTS main.by_time ON final (created_at, run_id)")
             self._db.execute("CREATE INDEX IF NOT EXISTS main.by_state ON final (state, is_cut_off)")
             self._db.execute("PRAGMA temp_store = MEMORY")
-            self._db.execute(f"CREATE TEMP TABLE own ({key}) WITHOUT ROWID")
+            self._db.execute(f"CREATE TEMP TABLE own {table}")
             self._db.execute("CREATE TEMP TABLE hidden (run_id TEXT PRIMARY KEY) WITHOUT ROWID")
             self._db.execute(
                 "CREATE TEMP VIEW runs AS SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden)"
@@ -186,14 +190,18 @@ class RunIndex:
         """Return a number that another one follows where another process has written the file."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
-    def write(self, rows: Iterable[Row], stale: Iterable[str] = ()) -> bool:
-        """Put rows into the file, and take stale ones out; return False where it cannot be written now."""
+    def write(self, rows: Iterable[Row], stale: Iterable[str] = (), keep: Callable[[], None] = lambda: None) -> bool:
+        """Put rows into the file, with what ``keep`` writes beside them, and take stale ones out: all or nothing.
+
+        Return False where it cannot be written now.
+        """
         self.writes += 1
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany("DELETE FROM main.final WHERE run_id = ?", ((run_id,) for run_id in stale))
                 self._db.executemany(f"REPLACE {self._put.format('main.final')}", rows)
+                keep()
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -207,9 +215,10 @@ class RunIndex:
         """Say what counts beside the file, in this process alone: ``rows``, and not the file's rows ``hidden``."""
         self.writes += 1
         rows = list(rows)
-        self._db.execute("DELETE FROM own")
+        kept = json.dumps([row.run_id for row in rows])
+        self._db.execute("DELETE FROM own WHERE run_id NOT IN (SELECT value FROM json_each(?))", (kept,))
         self._db.execute("DELETE FROM hidden")
-        self._db.executemany(f"REPLACE {self._put.format('own')}", rows)
+        self._db.executemany(f"INSERT {self._put.format('own')} {self._again}", rows)
         ids = {*hidden, *(row.run_id for row in rows)}
         self._db.executemany("INSERT INTO hidden VALUES (?)", ((run_id,) for run_id in ids))
 
@@ -232,14 +241,17 @@ class RunIndex:
         return dict(self._db.execute(select, values).fetchall())
 
 
-def open_index(home: Path) -> RunIndex:
-    """Return the index of a state directory: its file, made where it is missing or broken; else one in memory."""
+def open_index(home: Path, *, is_shared_out: bool = False) -> RunIndex:
+    """Return the index of a state directory: its file, made where it is missing or broken; else one in memory.
+
+    ``is_shared_out``: several processes write it at once, and wait for each other.
+    """
     path = None
     with contextlib.suppress(OSError):
         path = _find_place(home)
     for attempt in range(2 if path is not None else 0):
         try:
-            return RunIndex(path)
+            return RunIndex(path, is_shared_out=is_shared_out)
         except sqlite3.OperationalError:  # cannot be written, or is locked
             break
         except sqlite3.DatabaseError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
+from mcp_server.record.codec import decode
 from mcp_server.record.events import EventsRead, RecordEvent, is_time, read_new_events
 from mcp_server.record.run_directory import RunDir, load_json, read_json
 from mcp_server.record.run_processes import describe_unrecorded, find_unrecorded, read_evidence
@@ -75,6 +76,7 @@ class RunStore:
 
     A spec, and a run that has ended, never change: they are read once, and dropped when their directory is removed.
     Which runs are meant is asked of an index; what is said of one comes from its record.
+    ``share``: number and count, where processes make the index together, each of its share of the runs.
 
     Raises:
         RunNotFound: no run, or sweep, has this id or name; names similar ids.
@@ -82,7 +84,7 @@ class RunStore:
         RunUnreadable: the state of a run is unknown now.
     """
 
-    def __init__(self, home: StateHome) -> None:
+    def __init__(self, home: StateHome, share: tuple[int, int] = (0, 1)) -> None:
         self.home = home
         self.sweeps = SweepStore(home.sweeps)
         self._directories: dict[str, RunDir] = {}
@@ -90,7 +92,8 @@ class RunStore:
         self._ended: dict[str, Run] = {}
         self._events: dict[str, EventsRead] = {}
         self._looks: dict[str, _Look] = {}
-        self._catalogue = Catalogue(self)
+        self._catalogue = Catalogue(self, share)
+        self.is_shared_out = self._catalogue.is_shared_out
 
     def run_directory(self, run_id: str) -> RunDir:
         """Return the directory of a run.
@@ -246,9 +249,11 @@ class RunStore:
                     specs.append(self._read_spec(directory))
         return specs
 
-    def ask(self, question: Callable[[RunIndex], Kept], heed: Heed | None = None) -> Kept:
+    def ask(
+        self, question: Callable[[RunIndex], Kept], heed: Heed | None = None, most_unread: float = math.inf
+    ) -> Kept:
         """Return the answer of the index once it says what the directories say: see ``Catalogue.ask``."""
-        return self._catalogue.ask(question, heed)
+        return self._catalogue.ask(question, heed, most_unread)
 
     def one_look(self) -> contextlib.AbstractContextManager[None]:
         """Answer all questions about many runs that this thread asks in the block as of one moment."""
@@ -344,19 +349,17 @@ class RunStore:
     def _read_spec(self, directory: RunDir) -> RunSpec:
         if (spec := self._specs.get(directory.run_id)) is not None:
             return spec
-        spec = RunSpec.from_facts(load_json(directory.spec) or {})  # without a readable spec it is still a run
+        facts, run_id = load_json(directory.spec) or {}, directory.run_id  # without a readable spec it is still a run
+        text = {name: value for name, value in facts.items() if isinstance(value, str) and value}
+        known = {"run_id": run_id, "run_dir": str(directory.path), "mirror": "", "name": text.get("name", run_id)}
         mirror = directory.path.parents[1]
         if mirror.parent == self.home.hosts:  # the far host's own name is of no use here
-            spec = replace(spec, host=mirror.name, mirror=str(mirror))
-        spec = replace(
-            spec,
-            run_id=directory.run_id,
-            name=spec.name or directory.run_id,
-            session=spec.session or ("" if spec.mirror else directory.run_id),  # a far host may have no tmux
-            run_dir=str(directory.path),
-            created_at=spec.created_at if is_time(spec.created_at) else _modified_at(directory),
-        )
-        _keep(self._specs, directory.run_id, spec)
+            known |= {"host": mirror.name, "mirror": str(mirror)}
+        known["session"] = text.get("session", "" if known["mirror"] else run_id)  # a far host may have no tmux
+        at = text.get("created_at", "")
+        known["created_at"] = at if is_time(at) else _modified_at(directory)
+        spec = decode(RunSpec, {**facts, **known})
+        _keep(self._specs, run_id, spec)
         return spec
 
     def _read_events(self, directory: RunDir) -> tuple[RecordEvent, ...]:

@@ -6,6 +6,7 @@ written anew for each question. Figures of metrics are read when they are first 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -24,37 +25,34 @@ from mcp_server.store.run_index import RunIndex, sqlite_text
 
 Schema = Literal["main", "temp"]
 SCHEMAS: tuple[Schema, ...] = ("main", "temp")
-_VERSION = 8  # raise it with the tables, or with what is remembered
 _RUNS: Mapping[Schema, str] = {
     "main": "(SELECT * FROM main.final WHERE run_id NOT IN (SELECT run_id FROM hidden))",
     "temp": "own",
 }
+# Most settings are those of many runs. ``terms`` holds each once, ``has`` which runs have it, by the ids of their rows.
 _TABLES = """
-CREATE TABLE IF NOT EXISTS $memory (id INTEGER PRIMARY KEY, run_id TEXT UNIQUE, inode, facts);
-CREATE TABLE IF NOT EXISTS $settings
- (id, name, short, number, value COLLATE NOCASE, PRIMARY KEY (short, value, id, name)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS $settings_by_id ON settings (id);
+CREATE TABLE IF NOT EXISTS $memory (id INTEGER PRIMARY KEY, run_id TEXT UNIQUE, terms, facts);
+CREATE TABLE IF NOT EXISTS $terms (term INTEGER PRIMARY KEY, short, value COLLATE NOCASE, name, number);
+CREATE INDEX IF NOT EXISTS $terms_by_name ON terms (short, value);
+CREATE TABLE IF NOT EXISTS $has (term INTEGER, id INTEGER, PRIMARY KEY (term, id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS $names (sort, name, PRIMARY KEY (sort, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS $figures (metric, id, facts, PRIMARY KEY (metric, id)) WITHOUT ROWID
 """
 _TEXTS = ("CREATE VIRTUAL TABLE IF NOT EXISTS $texts USING fts5(body)", "CREATE TABLE IF NOT EXISTS $texts (body)")
 _DROP = (
-    *("DELETE FROM $settings WHERE id = ?", "DELETE FROM $figures WHERE id = ?"),
-    *("DELETE FROM $texts WHERE rowid = ?", "DELETE FROM $memory WHERE id = ?"),
+    "DELETE FROM $has WHERE id = ? AND term IN (SELECT value FROM json_each(?))",
+    *("DELETE FROM $figures WHERE id = ?", "DELETE FROM $texts WHERE rowid = ?", "DELETE FROM $memory WHERE id = ?"),
 )
-_HOW_TEXTS_ARE = "SELECT sql FROM $master WHERE name = ?"
-_UNKNOWN = (
-    "FROM $runs r LEFT JOIN $memory m USING (run_id) WHERE (m.inode IS NULL OR m.inode != r.inode) AND NOT r.is_cut_off"
-)
-_SELECT = "SELECT r.run_id, m.id, r.state, r.created_at, r.sweep"
-# SQLite keeps this order. In the other one it looks through all ids of a condition for each run of a state, without +.
-_FROM = "FROM {} CROSS JOIN {} WHERE r.run_id = m.run_id AND r.inode = m.inode AND NOT r.is_cut_off"
-_ORDER = ("$memory m", "$runs r")
-_INSIDE = "m.id IN (SELECT id FROM $settings WHERE {})"
-_INSIDE_TEXTS = "m.id IN (SELECT rowid FROM $texts WHERE {})"
+_HOW_TEXTS_ARE = "SELECT sql FROM $master WHERE name = 'texts'"
+_UNKNOWN = "FROM $runs r LEFT JOIN $memory m USING (id) WHERE m.id IS NULL AND NOT r.is_cut_off"
+_SELECT = "SELECT r.run_id, r.id, r.state, r.created_at, r.sweep"
+_FROM = "FROM $runs r CROSS JOIN $memory m USING (id) WHERE NOT r.is_cut_off"
+_HAVE = "FROM $terms CROSS JOIN $has USING (term) WHERE {}"
+_INSIDE = f"r.id IN (SELECT id {_HAVE})"
+_INSIDE_TEXTS = "r.id IN (SELECT rowid FROM $texts WHERE {})"
 _IS_ON = "coalesce(number, 1) != 0 AND value COLLATE NOCASE NOT IN ('false', 'no', 'none', 'null', 'off', 'disabled')"
 _NAMED = re.compile(r":(\w+)\b")
-_TABLE = re.compile(r"\$(memory|settings(?:_by_id)?|figures|names|texts)\b")
+_TABLE = re.compile(r"\$(memory|terms(?:_by_name)?|has|figures|names|texts)\b")
 _INFLECTED = re.compile(r"([A-Za-z]{5,}?)(?:ations?|ings?|ments?|ed|es)")
 _MOST_VALUE = 300  # characters of a setting
 _EQUAL_FIELDS = frozenset({"same", "alike", "owner", "tag", "host", "verdict", "backend"})
@@ -66,7 +64,6 @@ class Remembered:
     """One run as it is searched. ``facts`` are shown. ``settings`` by name; those of runward begin with a colon."""
 
     run_id: str
-    inode: int
     settings: Sequence[tuple[str, str]]
     text: str
     facts: Mapping[str, Any]
@@ -145,28 +142,32 @@ class Memory:
 
     def _find_words(self, schema: Schema) -> bool:
         master = "main.sqlite_master" if schema == "main" else "sqlite_temp_master"
-        found = self._index.execute(_HOW_TEXTS_ARE.replace("$master", master), (f"texts{_VERSION}",))
+        found = self._index.execute(_HOW_TEXTS_ARE.replace("$master", master))
         return "VIRTUAL" in str(found[0][0])
 
-    def list_unknown(self) -> list[tuple[str, int]]:
-        """Return the ended runs that are not in the tables with their inodes, the newest first."""
+    def list_unknown(self) -> list[str]:
+        """Return the ended runs that are not in the tables, the newest first."""
         written = self._index.read_version(), self._index.writes
         if written == self._whole:  # to compare ten thousand rows takes 15 ms
             return []
-        unknown = self._run("main", f"SELECT run_id, r.inode {_UNKNOWN} ORDER BY r.created_at DESC")
+        unknown = self._run("main", f"SELECT r.run_id {_UNKNOWN} ORDER BY r.created_at DESC")
         self._whole = None if unknown else written
-        return unknown
+        return [run_id for (run_id,) in unknown]
 
-    def list_live(self) -> list[tuple[str, int]]:
-        """Return the runs that may change, with their inodes."""
-        return self._run("temp", "SELECT run_id, inode FROM $runs WHERE NOT is_cut_off")
+    def list_live(self) -> list[str]:
+        """Return the runs that may change."""
+        return [run_id for (run_id,) in self._run("temp", "SELECT run_id FROM $runs WHERE NOT is_cut_off")]
 
     def put(self, schema: Schema, runs: Sequence[Remembered]) -> None:
         """Write what is remembered of ``runs``, in place of what was; in one transaction."""
+        with self._transaction(schema):
+            self.add(schema, runs)
+
+    @contextlib.contextmanager
+    def _transaction(self, schema: Schema) -> Iterator[None]:
         self._run(schema, "BEGIN" if schema == "temp" else "BEGIN IMMEDIATE")
         try:
-            self._drop(schema, [one.run_id for one in runs])
-            self._put(schema, runs)
+            yield
             self._run(schema, "COMMIT")
         except BaseException:
             self._run(schema, "ROLLBACK")
@@ -179,43 +180,65 @@ class Memory:
 
     def forget(self, run_ids: Sequence[str], noted_bytes: int) -> None:
         """Forget ended runs, which have other notes since: the list of noted runs has this size."""
-        self._run("main", "BEGIN IMMEDIATE")
-        try:
+        with self._transaction("main"):
             self._drop("main", run_ids)
             self._index.execute(f"PRAGMA main.user_version = {noted_bytes:d}")
-            self._run("main", "COMMIT")
-        except BaseException:
-            self._run("main", "ROLLBACK")
-            raise
 
     def put_live(self, runs: Sequence[Remembered]) -> None:
         """Remember the runs that may change as they are now, and no others."""
-        self._drop("temp", [run_id for (run_id,) in self._run("temp", "SELECT run_id FROM $memory")])
-        self.put("temp", runs)
+        with self._transaction("temp"):
+            for table in ("$memory", "$terms", "$has", "$texts"):
+                self._run("temp", f"DELETE FROM {table}")  # noqa: S608 - the tables are ours
+            self.add("temp", runs)
 
     def _drop(self, schema: Schema, run_ids: Sequence[str]) -> None:
         if schema == "main":
             self._whole = None
-        of_runs = "SELECT id FROM $memory WHERE run_id IN (SELECT value FROM json_each(?))"
-        numbers = self._run(schema, of_runs, (json.dumps(run_ids),))
-        for statement in _DROP if numbers else ():
-            self._run_each(schema, statement, numbers)
+        of_runs = "SELECT id, terms FROM $memory WHERE run_id IN (SELECT value FROM json_each(?))"
+        for number, terms in self._run(schema, of_runs, (json.dumps(run_ids),)):
+            for statement in _DROP:
+                self._run(schema, statement, (number, terms)[: statement.count("?")])
 
-    def _put(self, schema: Schema, runs: Sequence[Remembered]) -> None:
-        next_number = self._run(schema, "SELECT coalesce(max(id), 0) + 1 FROM $memory")[0][0]
-        numbered = list(enumerate(runs, next_number))
-        memory = [(number, one.run_id, one.inode, json.dumps(one.facts)) for number, one in numbered]
+    def add(self, schema: Schema, runs: Sequence[Remembered]) -> None:
+        """Do the same as ``put`` in the transaction that was begun. Runs without a row are left out."""
+        self._drop(schema, [one.run_id for one in runs])
+        chosen = "SELECT run_id, id FROM $runs r WHERE run_id IN (SELECT value FROM json_each(?))"
+        ids = dict(self._run(schema, chosen, (json.dumps([one.run_id for one in runs]),)))
+        numbered = [(ids[one.run_id], one) for one in runs if one.run_id in ids]
+        settings = {(name, value): None for _, one in numbered for name, value in one.settings}
+        terms = dict(zip(settings, self._number_terms(schema, list(settings)), strict=True))
+        memory, has = [], []
+        for number, one in numbered:
+            own = [terms[each] for each in one.settings]
+            memory.append((number, one.run_id, json.dumps(own), json.dumps(one.facts)))
+            has += [(term, number) for term in own]
         self._run_each(schema, "INSERT INTO $memory VALUES (?, ?, ?, ?)", memory)
-        settings = [row for number, one in numbered for row in _list_settings(number, one)]
-        self._run_each(schema, "INSERT OR IGNORE INTO $settings VALUES (?, ?, ?, ?, ?)", settings)
-        names = {("metric", tag) for one in runs for tag in one.facts.get("metrics", ())}
-        for _, _, short, _, text in settings:
-            names.add(("setting", short))
-            if text.isalnum() and not text.isdigit():
-                names.add(("value", text.lower()))
+        self._run_each(schema, "INSERT OR IGNORE INTO $has VALUES (?, ?)", has)
+        names = {("metric", tag) for _, one in numbered for tag in one.facts.get("metrics", ())}
         self._run_each(schema, "INSERT OR IGNORE INTO $names VALUES (?, ?)", names)
         texts = [(number, sqlite_text(one.text)) for number, one in numbered]
         self._run_each(schema, "INSERT INTO $texts (rowid, body) VALUES (?, ?)", texts)
+
+    def _number_terms(self, schema: Schema, settings: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the numbers of settings, each by name and value; new ones are written."""
+        rows: dict[tuple[str, str], tuple[Any, ...]] = {}
+        numbers, names = [], set()
+        last = self._run(schema, "SELECT coalesce(max(term), 0) FROM $terms")[0][0]
+        known = "SELECT term FROM $terms WHERE short = ? AND value = ? AND value = ? COLLATE BINARY AND name = ?"
+        for each, value in settings:
+            name, text = normal_name(each), sqlite_text(value[:_MOST_VALUE])
+            short = short_name(name)
+            if (name, text) in rows or not (found := self._run(schema, known, (short, text, text, name))):
+                new = last + len(rows) + 1, short, text, name, read_number(text)
+                found = [rows.setdefault((name, text), new)]
+                names |= {
+                    ("setting", short),
+                    *([("value", text.lower())] if text.isalnum() and not text.isdigit() else ()),
+                }
+            numbers.append(found[0][0])
+        self._run_each(schema, "INSERT INTO $terms VALUES (?, ?, ?, ?, ?)", rows.values())
+        self._run_each(schema, "INSERT OR IGNORE INTO $names VALUES (?, ?)", names)
+        return numbers
 
     def read_names(self) -> Names:
         """Return the names of all settings and metrics, and the words that are values, also of runs that are gone."""
@@ -240,9 +263,9 @@ class Memory:
 
     def _write_select(self, schema: Schema, question: Question) -> tuple[str, dict[str, Any]]:
         conditions = _Conditions(question, self.read_names(), has_words=self._has_words[schema])
-        select = " AND ".join([_FROM.format(*_ORDER), *conditions.parts])
+        select = " AND ".join([_FROM, *conditions.parts])
         if question.since_s is not None:  # few are as new
-            select = select.replace(_FROM.format(*_ORDER), _FROM.format(*_ORDER[::-1])).replace("m.id IN", "+m.id IN")
+            select = select.replace("r.id IN", "+r.id IN")
         return select, conditions.values
 
     def add_facts(self, hits: Sequence[Hit]) -> list[Hit]:
@@ -260,7 +283,8 @@ class Memory:
     def read(self, hit: Hit) -> tuple[dict[str, str], str]:
         """Return the settings of a hit by their normal names, and its text."""
         text = self._run(hit.schema, "SELECT body FROM $texts WHERE rowid = ?", (hit.number,))
-        settings = self._run(hit.schema, "SELECT name, value FROM $settings WHERE id = ?", (hit.number,))
+        own = "SELECT j.value FROM $memory m, json_each(m.terms) j WHERE m.id = ?"
+        settings = self._run(hit.schema, f"SELECT name, value FROM $terms WHERE term IN ({own})", (hit.number,))  # noqa: S608
         return dict(settings), str(text[0][0]) if text else ""
 
     def read_numbers(self, name: str, hits: Sequence[Hit]) -> dict[str, float]:
@@ -269,7 +293,7 @@ class Memory:
         found: dict[str, float] = {}
         for schema in SCHEMAS:
             ids = {hit.number: hit.run_id for hit in hits if hit.schema == schema}
-            rows = self._run(schema, f"SELECT id, number FROM $settings WHERE {condition}", values)  # noqa: S608
+            rows = self._run(schema, f"SELECT id, number {_HAVE.format(condition)}", values)
             found |= {ids[number]: value for number, value in rows if number in ids and value is not None}
         return found
 
@@ -288,14 +312,7 @@ class Memory:
 
 
 def _name_tables(schema: Schema, statement: str) -> str:
-    statement = statement.replace("$runs", _RUNS[schema]).replace("ON settings ", f"ON settings{_VERSION} ")
-    return _TABLE.sub(rf"{schema}.\g<1>{_VERSION}", statement)
-
-
-def _list_settings(number: int, one: Remembered) -> Iterator[tuple[int, str, str, float | None, str]]:
-    for name, value in one.settings:
-        normal, text = normal_name(name), sqlite_text(value[:_MOST_VALUE])
-        yield number, normal, short_name(normal), read_number(text), text
+    return _TABLE.sub(rf"{schema}.\g<1>", statement.replace("$runs", _RUNS[schema]))
 
 
 def _name_condition(name: str, names: Names) -> tuple[str, dict[str, Any]]:
@@ -376,7 +393,7 @@ class _Conditions:
         if has_words:
             search = " OR ".join('"{}"{}'.format(text.replace('"', " ").strip(), end) for text, end in each)
             same = "" if "|" in word or word.isalnum() else " AND body LIKE '%' || :like || '%'"  # with its signs
-            self._hold(frame.format(f"texts{_VERSION} MATCH :word{same}"), word=search, like=word, **other)
+            self._hold(frame.format(f"texts MATCH :word{same}"), word=search, like=word, **other)
         else:
             given = {f"word{number}": text for number, (text, _) in enumerate(each)}
             self._hold(

@@ -25,7 +25,7 @@ _TO_A_FILE = re.compile(r"\s*(?:[12&]?>{1,2}&?\s*\S+|\|&?\s*tee(?:\s+-\S+)*\s+\S
 _SET_FOR_EACH = re.compile(r"CUDA_VISIBLE_DEVICES|(?:MASTER_)?PORT|RAY_\w+|WANDB_(?:RUN_ID|NAME)")
 
 
-def remember(run: Run, inode: int, store: RunStore) -> Remembered:
+def remember(run: Run, store: RunStore) -> Remembered:
     """Return what is searched of a run."""
     spec, record = run.spec, store.record_of(run)
     snapshot = read_code_snapshot(record, run.attempt)
@@ -87,7 +87,7 @@ def remember(run: Run, inode: int, store: RunStore) -> Remembered:
         "figure": first[0] if first else None,
         "metrics": {name: value for name, value in metrics.items() if isinstance(value, int | float)},
     }
-    return Remembered(run.run_id, inode, [*settings, *told], body, facts)
+    return Remembered(run.run_id, [*settings, *told], body, facts)
 
 
 def _describe_nan_end(run: Run) -> str | None:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,29 +18,32 @@ from mcp_server.errors import NotOfSweeps, RunNotFound, RunUnreadable, SweepNotF
 from mcp_server.record.events import LiveState
 from mcp_server.record.results.notes import NOTED
 from mcp_server.record.state import Run
-from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.results.figures import Figure, choose_goal, measure
 from mcp_server.results.memory.conditions import Bound, Question
-from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name, stem
+from mcp_server.results.memory.found_lines import KnownValue, describe_hit, find_differing
+from mcp_server.results.memory.index import Hit, Memory, Remembered, normal_name, read_number, short_name
 from mcp_server.results.memory.remembered import remember
-from mcp_server.results.memory.vocabulary import Names, list_meant
+from mcp_server.results.memory.vocabulary import Names
 from mcp_server.scalars.curve_questions import parse_ranking
+from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.scalars.series import ScalarsUnreadable
 from mcp_server.scalars.tag_names import best_direction, match_tags
+from mcp_server.store.catalogue import ManyUnread
 from mcp_server.store.run_index import RunIndex
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.formatting import estimate_tokens, join_some, significant
+from mcp_server.store.state_home import StateHome
+from mcp_server.text.formatting import estimate_tokens, join_some
 from mcp_server.text.near_names import find_near_names
 from mcp_server.views.sweep_status import line_of_sweep
 
-_AT_ONCE = 50  # runs are read between two looks at the index
+_AT_ONCE = 200  # runs are read between two looks at the index
+_MOST_ALONE, _MOST_TOGETHER, _NICE = 3_000, 4, 10  # runs that one process reads; processes, which write one by one
 _READ_S = 20.0  # at most, for what the memory lacks
 _LAST_S = 4.0  # for last values of a metric: the supervisors noted them too
-_MOST_SHOWN, _MOST_REASONS, _MOST_CELLS, _MOST_SWEEPS, _MOST_ASKED_SWEEPS = 3, 4, 3, 1, 5
+_MOST_SHOWN, _MOST_CELLS, _MOST_SWEEPS, _MOST_ASKED_SWEEPS = 3, 3, 1, 5
 _NOT_WHOLE = frozenset({"failed", "killed", "lost", *get_args(LiveState)})
 _NO_ROOM = "{} of {} have room here: a narrower question lists others."
-_BEFORE = 20  # characters of a line before the word
-_SHORT = 60  # characters of a value or sentence that is shown
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
@@ -48,8 +52,6 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     "=": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
 }
-_SHOWN_ANYHOW = frozenset({"name", "tag", "owner", "why", "note", "verdict"})
-_NOT_TOLD = frozenset({"command", "cwd", "host", "gpus", "commit"})  # settings that differ almost always, or in others
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,6 @@ class Found:
 
 class _Unknown(Exception):
     """The question names a setting or metric that no run has."""
-
-
-@dataclass(frozen=True)
-class _Value:
-    value: float | None
-    step: int | None
 
 
 class Searcher:
@@ -100,7 +96,7 @@ class Searcher:
             question = replace(question, project=find_project(question.project, self._project))
         question, metrics = _split(question, names)
         question, hits = self._select_wider(question, metrics)
-        values: dict[str, dict[str, _Value]] = {}
+        values: dict[str, dict[str, KnownValue]] = {}
         if metrics or question.ranked is not None:
             hits = self._add_facts(hits)
         for each in metrics:
@@ -177,15 +173,15 @@ class Searcher:
         return replace(question, words=(*left, *("|".join(words) for words in joined)))
 
     def _write_lines(
-        self, shown: Sequence[Hit], question: Question, values: Mapping[str, dict[str, _Value]], most_tokens: float
+        self, shown: Sequence[Hit], question: Question, values: Mapping[str, dict[str, KnownValue]], most_tokens: float
     ) -> list[str]:
         shown = self._add_facts(shown)
         read = self._store.ask(lambda index: [Memory.of(index).read(hit) for hit in shown])
-        differing = _find_differing([settings for settings, _ in read])
+        differing = find_differing([settings for settings, _ in read])
         lines: list[str] = []
         for hit, (settings, text) in zip(shown, read, strict=True):
             figures = {name: one[hit.run_id] for name, one in values.items() if hit.run_id in one}
-            line = _describe(hit, settings, text, question, figures, differing)
+            line = describe_hit(hit, settings, text, question, figures, differing)
             most_tokens -= estimate_tokens(line)
             if most_tokens < 0 and lines:
                 break
@@ -193,33 +189,49 @@ class Searcher:
         return lines
 
     # ---- what the memory lacks
-    def remember_all(self) -> None:
-        """Put into the memory what came since, and the runs that may change as they are now."""
-        live = self._store.ask(self._list_live, self._remember)
-        while unknown := self._store.ask(lambda index: Memory.of(index).list_unknown()):
+    def remember_all(self, most_alone: float = _MOST_ALONE) -> None:
+        """Put into the memory what came since, and the runs that may change as they are now.
+
+        Where more than ``most_alone`` came, other processes read them.
+        """
+        try:
+            self._remember_all(most_alone)
+        except ManyUnread:
+            read_together(str(self._store.home.path))
+            self._remember_all(math.inf)
+
+    def _remember_all(self, most: float) -> None:
+        live = self._store.ask(self._list_live, self._remember, most)
+        while unknown := self._store.ask(self._list_unknown):
+            if len(unknown) > most:
+                raise ManyUnread
             for start in range(0, len(unknown), _AT_ONCE):
                 if start and time.monotonic() > self._deadline_s:
                     left = len(unknown) - start
                     self._notes.append(f"{left} older runs are not searched yet: the same call reads more.")
                     break
                 part = unknown[start : start + _AT_ONCE]
-                read = [self._read_ended(run_id, inode) for run_id, inode in part]
+                read = [self._read_ended(run_id) for run_id in part]
                 self._store.ask(lambda index: Memory.of(index).put("main", read))  # noqa: B023 - called at once
             else:
                 continue  # what came meanwhile, or was lost with the index's file
             break
-        current = [one for run_id, inode in live if (one := self._read(run_id, inode)) is not None]
+        current = [one for run_id in live if (one := self._read(run_id)) is not None]
         self._store.ask(lambda index: Memory.of(index).put_live(current))
 
-    def _list_live(self, index: RunIndex) -> list[tuple[str, int]]:
+    def _list_unknown(self, index: RunIndex) -> list[str]:
+        return list(filter(self._store.is_shared_out, Memory.of(index).list_unknown()))
+
+    def _list_live(self, index: RunIndex) -> list[str]:
         self._forget_noted(Memory.of(index))
         return Memory.of(index).list_live()
 
-    def _remember(self, index: RunIndex, runs: Sequence[tuple[Run, int]]) -> None:
+    def _remember(self, index: RunIndex, runs: Sequence[Run]) -> Callable[[], None]:
         """Remember runs that were just read for the index, as long as there is time."""
-        self._forget_noted(Memory.of(index))
-        if time.monotonic() < self._deadline_s:
-            Memory.of(index).put("main", [self._read_ended(run.run_id, inode, run) for run, inode in runs])
+        self._forget_noted(memory := Memory.of(index))
+        is_late = time.monotonic() > self._deadline_s
+        read = [] if is_late else [self._read_ended(run.run_id, run) for run in runs]
+        return lambda: memory.add("main", read)
 
     def _forget_noted(self, memory: Memory) -> None:
         """Forget the runs of which something was noted since they were remembered."""
@@ -232,23 +244,23 @@ class Searcher:
                     ids = file.read().decode(errors="replace").split()
                 memory.forget(ids, size)
 
-    def _read_ended(self, run_id: str, inode: int, run: Run | None = None) -> Remembered:
-        return self._read(run_id, inode, run) or Remembered(run_id, inode, (), "", {})
+    def _read_ended(self, run_id: str, run: Run | None = None) -> Remembered:
+        return self._read(run_id, run) or Remembered(run_id, (), "", {})
 
-    def _read(self, run_id: str, inode: int, run: Run | None = None) -> Remembered | None:
+    def _read(self, run_id: str, run: Run | None = None) -> Remembered | None:
         with contextlib.suppress(RunNotFound, RunUnreadable, NotOfSweeps, OSError):
-            return remember(run or self._store.observe(run_id), inode, self._store)
+            return remember(run or self._store.observe(run_id), self._store)
         return None
 
-    def _measure(self, metric: str, hits: Sequence[Hit], goal: str | None) -> dict[str, _Value]:
+    def _measure(self, metric: str, hits: Sequence[Hit], goal: str | None) -> dict[str, KnownValue]:
         if metric in self._ranked_settings:
             numbers = self._store.ask(lambda index: Memory.of(index).read_numbers(metric, hits))
-            return {run_id: _Value(value, None) for run_id, value in numbers.items()}
+            return {run_id: KnownValue(value, None) for run_id, value in numbers.items()}
         tag, ranking = parse_ranking(metric)
         goal = goal or choose_goal(tag)
         key = f"{ranking}:{tag}:{goal if ranking == 'best' else ''}"
         kept = self._store.ask(lambda index: Memory.of(index).read_figures(key, hits))
-        found = {run_id: _Value(facts["value"], facts["step"]) for run_id, facts in kept.items()}
+        found = {run_id: KnownValue(facts["value"], facts["step"]) for run_id, facts in kept.items()}
         fresh: list[tuple[Hit, Mapping[str, Any]]] = []
         deadline_s = min(self._deadline_s, time.monotonic() + _LAST_S) if ranking == "last" else self._deadline_s
         for number, hit in enumerate(hits):
@@ -264,7 +276,7 @@ class Searcher:
                     self._notes.append(f"{metric} of {len(noted)} older runs is as their supervisors noted it last.")
                 break
             if (figure := self._read_figure(hit.run_id, tag, goal, ranking)) is not None:
-                found[hit.run_id] = _Value(figure.value, figure.step)
+                found[hit.run_id] = KnownValue(figure.value, figure.step)
                 fresh.append((hit, {"value": figure.value, "step": figure.step}))
         if fresh:
             with contextlib.suppress(sqlite3.OperationalError):  # kept for the next question where it can be
@@ -272,18 +284,18 @@ class Searcher:
         return found
 
     @staticmethod
-    def _find_noted(tag: str, hits: Sequence[Hit]) -> dict[str, _Value]:
+    def _find_noted(tag: str, hits: Sequence[Hit]) -> dict[str, KnownValue]:
         """Return the last values by which the supervisors of runs knew a metric."""
         found = {}
         for hit in hits:
             noted = hit.facts.get("metrics") or {}
             if names := match_tags(tag, noted):
-                found[hit.run_id] = _Value(float(noted[names[0]]), None)
+                found[hit.run_id] = KnownValue(float(noted[names[0]]), None)
         return found
 
     def _rank(
         self, hits: Sequence[Hit], metric: str, goal: str, question: Question
-    ) -> tuple[list[Hit], dict[str, _Value]]:
+    ) -> tuple[list[Hit], dict[str, KnownValue]]:
         """Return the hits with a value, the best first, and the values. What is not whole wins only if asked for."""
         is_asked = question.states or question.causes
         whole = [hit for hit in hits if is_asked or not (hit.state in _NOT_WHOLE or hit.facts["cause"] == "divergence")]
@@ -402,7 +414,7 @@ def _split(question: Question, names: Names) -> tuple[Question, list[Bound]]:
     return replace(question, comparisons=tuple(settings)), metrics
 
 
-def _holds(each: Bound, known: _Value | None) -> bool:
+def _holds(each: Bound, known: KnownValue | None) -> bool:
     number = read_number(each.value)
     return (
         known is not None and known.value is not None and number is not None and _SIGNS[each.sign](known.value, number)
@@ -421,77 +433,32 @@ def _order(value: float | None, goal: str) -> float:
     return (value or 0.0) if goal == "min" else -(value or 0.0)
 
 
-def _find_differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names of settings that tell the shown runs apart, those with the fewest values first."""
-    values: dict[str, set[str]] = {}
-    for own in settings:
-        for name, value in own.items():
-            if name[0] not in ":$" and name not in _NOT_TOLD and len(value) <= _SHORT and "/" not in value:
-                values.setdefault(name, set()).add(value)
-    count = len(settings)
-    differing = [name for name, each in values.items() if len(each) > 1 or sum(name in own for own in settings) < count]
-    return sorted(differing, key=lambda name: (is_seed(name), -sum(name in own for own in settings), len(values[name])))
+def read_together(home: str) -> None:
+    """Put very many runs into the memory by several processes at once, each a share of them. Waits for their ends.
+
+    Any number may write, and what one that dies has left is read by who asks next. Their reading is nice.
+    """
+    count = min(os.cpu_count() or 1, _MOST_TOGETHER)
+    shares = [(os.getpid(), home, number, count) for number in range(count if count > 1 else 0)]
+    readers = [threading.Thread(target=_read_apart, args=share, daemon=True) for share in shares]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
 
 
-def _describe(
-    hit: Hit,
-    settings: Mapping[str, str],
-    text: str,
-    question: Question,
-    values: Mapping[str, _Value],
-    differing: Sequence[str],
-) -> str:
-    """Return a hit as a line: what it is, its figures, and why it was found."""
-    began = _write_minute(hit.created_at)
-    cause = "".join(f" {hit.facts[key]}" for key in ("cause", "nan") if hit.facts.get(key))
-    cause += f" (before: {hit.facts['earlier']})" if hit.facts.get("earlier") else ""
-    figures = [
-        f"{name}={significant(one.value):.10g}" + (f"@{one.step}" if one.step is not None else "")
-        for name, one in values.items()
-        if one.value is not None
-    ]
-    shorts = {short_name(name): name for name in settings}
-    asked = [*(each.name for each in question.comparisons), *question.shown, *question.words]
-    named = [shorts[one] for name in asked for one in list_meant(short_name(normal_name(name)), shorts)]
-    names = list(dict.fromkeys([*named, *differing[:_MOST_SHOWN]]))
-    reasons = [
-        f"{name.removeprefix(':').removeprefix('config:')}={settings[name]}" for name in names if name in settings
-    ]
-    reasons += [
-        f"{key}: {_quote(settings.get(f':{key}', value))}" for key, value in question.fields if key not in _SHOWN_ANYHOW
-    ]
-    facts = hit.facts
-    why = [f"why: {_quote(facts['why'])}"] if facts.get("why") else []
-    why += [_quote(facts["note"])] if facts.get("note") else []
-    reasons += _quote_words(question.words, text, " ".join([hit.run_id, cause, *reasons, *why]))
-    line = [f"{hit.run_id} {hit.state}{cause}", began, *figures]
-    return " ".join(filter(None, line)) + (
-        f" | {'; '.join([*reasons[: _MOST_REASONS + len(named)], *why])}" if reasons or why else ""
-    )
+def _read_apart(*share: Any) -> None:
+    process = ReadingProcess()
+    with contextlib.suppress(ScalarsUnreadable):  # it died
+        process.call(_read_share, *share)
+    process.close()
 
 
-def _write_minute(at: str) -> str:
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(at).strftime("%d %b %H:%MZ")
-    return at
-
-
-def _quote_words(words: Sequence[str], text: str, shown: str) -> list[str]:
-    """Return the lines in which words stand that the answer does not show yet."""
-    quoted: list[str] = []
-    for word in words:
-        lower = next((one for one in (stem(each).lower() for each in word.split("|")) if one in text.lower()), word)
-        if lower in " ".join([shown, *quoted]).lower():
-            continue
-        line = next((one for one in text.split("\n") if lower in one.lower()), "")
-        if line:
-            at = line.rfind(" ", 0, max(0, line.lower().index(lower) - _BEFORE)) + 1
-            quoted.append(_quote(line[at:]))
-    return quoted
-
-
-def _quote(text: str) -> str:
-    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+def _read_share(server: int, home: str, number: int, count: int) -> None:
+    if os.getpid() != server:
+        os.nice(_NICE)
+    store = RunStore(StateHome(Path(home)), (number, count))
+    Searcher(store, Scalars(store.home, store), "", read_s=math.inf).remember_all(math.inf)
 
 
 def list_kinds() -> frozenset[str]:

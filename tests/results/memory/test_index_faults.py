@@ -21,6 +21,7 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_index import RunIndex
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system import processes
 from tests.support.tried_runs import NOW, Facts, try_runs
 
 QUESTION = "cube finished"
@@ -136,8 +137,8 @@ def test_a_full_disk_while_the_memory_is_written_changes_no_answer(
     home, runs = lab
     opened, whole = RunIndex.__init__, []
 
-    def fill(index: RunIndex, path: Path | None) -> None:
-        opened(index, path)
+    def fill(index: RunIndex, path: Path | None, **how: bool) -> None:
+        opened(index, path, **how)
         if path is not None:
             whole.append(index.execute(f"PRAGMA main.max_page_count = {pages}"))
 
@@ -145,4 +146,43 @@ def test_a_full_disk_while_the_memory_is_written_changes_no_answer(
         patch.setattr(RunIndex, "__init__", fill)
         assert ask(home) == expect(runs)
     assert whole
+    assert ask(home) == expect(runs)
+
+
+def remember_together(home: Path) -> list[str]:
+    """Have several processes read all runs, and return the ids of those that the memory still lacks."""
+    store = RunStore(StateHome(home))
+    Searcher(store, Scalars(store.home, store), "/lab").remember_all(10)
+    return store.ask(lambda index: Memory.of(index).list_unknown())
+
+
+def test_several_processes_make_the_memory_that_one_makes(
+    lab: tuple[Path, list[Facts]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, runs = lab
+    before, observed = digest(home), list[str]()
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunStore, "observe", lambda _, run_id: observed.append(run_id))
+        assert remember_together(home) == []
+    assert observed == [], "the server itself reads no record"
+    assert ask(home) == expect(runs)
+    assert digest(home) == before
+
+
+@pytest.mark.slow
+def test_what_a_killed_process_has_left_is_read_by_the_server(
+    lab: tuple[Path, list[Facts]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, runs = lab
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    unknown: list[list[str]] = []
+    making = threading.Thread(target=lambda: unknown.append(remember_together(home)))
+    making.start()
+    killed = 0
+    while making.is_alive() and killed < 1:
+        for process in processes.descendants(os.getpid()):
+            killed += processes.send_signal(process, signal.SIGKILL)
+    making.join()
+    assert (killed > 0, unknown) == (True, [[]])
     assert ask(home) == expect(runs)

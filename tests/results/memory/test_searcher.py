@@ -246,7 +246,16 @@ def test_lines_without_room_are_counted_beside_all_that_match(home: Path) -> Non
     assert found.notes[-1] == "1 of 2 have room here: a narrower question lists others."
 
 
-@pytest.mark.parametrize("text", ["finished cube", "finished cube since:2026-11-01", "tag:night finished cube lr>1e-5"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "finished cube",
+        "finished cube since:2026-11-01",
+        "tag:night finished cube lr>1e-5",
+        "name:cfm",
+        "tag:night seed>-1",
+    ],
+)
 def test_the_work_of_a_question_grows_no_faster_than_the_runs(text: str) -> None:
     steps = []
     for count in (200, 800):
@@ -258,8 +267,9 @@ def test_the_work_of_a_question_grows_no_faster_than_the_runs(text: str) -> None
             "is_cut_off": False,
         }
         index.write(Row(**{**texts, "run_id": run_id, "inode": inode}) for run_id, inode in runs)
-        memory, settings = Memory.of(index), [("lr", "1e-4"), (":tag", "night")]
-        memory.put("main", [Remembered(run_id, inode, settings, "cube", {}) for run_id, inode in runs])
+        memory, shared = Memory.of(index), [("lr", "1e-4"), (":tag", "night")]
+        own = {run_id: [*shared, (":name", run_id), ("seed", str(number))] for run_id, number in runs}
+        memory.put("main", [Remembered(run_id, settings, "cube", {}) for run_id, settings in own.items()])
         question, counted = read_question(text, NOW, list_kinds(), memory.read_names()), [0]
 
         def count_steps(counted: list[int] = counted) -> None:
