@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mcp_server.record.claims import Rank
 from mcp_server.record.state import Run
 from mcp_server.results.run_files import FileEntry, limited_scan, list_tree, rank_own, result_roots
 from mcp_server.store.attribution.attribution import OwnFiles
-from mcp_server.store.attribution.claims import Rank
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import is_within
 from mcp_server.text.formatting import format_size

@@ -110,7 +110,7 @@ def write_results(
     """Write the results document of a run that has ended, then `finish.flag`. A second call updates both. Blocks.
 
     ``caller`` must own the run; None allows every run. ``tensorboard`` and ``results``: whose files these are is kept
-    for every later answer; see ``store/attribution/claims``. NotFinished: it has not ended, is another owner's, or a
+    for every later answer; see ``record/claims``. NotFinished: it has not ended, is another owner's, or a
     file is unwritable. BadArgument: the summary is too long, or a path cannot be used.
     """
     if not run.ended:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.record.claims import FileFacts, Rank, Verdict
 from mcp_server.record.state import Run
 from mcp_server.store.attribution.attribution import OwnFiles, is_root
-from mcp_server.store.attribution.claims import FileFacts, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
 _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 1_000  # of a directory that is one result

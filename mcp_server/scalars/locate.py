@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mcp_server.record.claims import SLACK_S, FileFacts, Rank, Verdict
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.scalar_files import find_scalar_file
 from mcp_server.record.state import Run, posix
@@ -15,7 +16,6 @@ from mcp_server.scalars.formats.appended_file import file_size
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
 from mcp_server.store.attribution.attribution import OwnFiles, is_root
-from mcp_server.store.attribution.claims import SLACK_S, FileFacts, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
 _MOST_ROOTS, _MOST_BESIDE = 8, 64

@@ -13,6 +13,7 @@ import numpy as np
 
 from mcp_server.backends.ssh.far_files import fetch_scalar_files
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.record.claims import FileFacts
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.scalars.formats.detect import explain_no_curves
@@ -32,7 +33,6 @@ from mcp_server.scalars.reading_process import ReadingProcess
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable, Series
 from mcp_server.scalars.tensorboard.find import has_event_files, list_event_files
 from mcp_server.store.attribution.attribution import Attribution, describe_uncertain
-from mcp_server.store.attribution.claims import FileFacts
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mcp_server import __version__
+from mcp_server.record.claims import SLACK_S
 from mcp_server.record.state import IMPORTED, Run, posix
-from mcp_server.store.attribution.claims import SLACK_S
 from mcp_server.system.files import is_shared_filesystem
 
 _SCHEMA = 3  # raise it with any table of the file, with what a record means, or with what is remembered of one

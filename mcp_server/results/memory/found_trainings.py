@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mcp_server.diagnosis.log_file import Examination, examine_log
+from mcp_server.record.claims import SLACK_S
 from mcp_server.record.scalar_files import TRAINER_STATE, parse_event_name
 from mcp_server.results.configuration import WRITTEN_CONFIGS
 from mcp_server.scalars.formats.detect import ScalarSource
@@ -16,7 +17,6 @@ from mcp_server.scalars.reading import ScalarReader
 from mcp_server.scalars.run_scalars import location_path
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
-from mcp_server.store.attribution.claims import SLACK_S
 from mcp_server.system.directory_scan import DirectoryScan
 
 MOST_TRAININGS = 5_000

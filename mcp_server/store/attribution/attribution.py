@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from mcp_server.record.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide
 from mcp_server.record.run_directory import boot_id, read_json
 from mcp_server.record.scalar_files import DATABASES, parse_event_name
 from mcp_server.record.state import Run, posix
@@ -26,7 +27,6 @@ from mcp_server.store.attribution.claim_records import (
     move_outputs,
     move_run,
 )
-from mcp_server.store.attribution.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide
 from mcp_server.store.run_index import RunQuery
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import is_within
@@ -73,7 +73,7 @@ class OwnFiles:
 
     def judge(self, file: FileFacts, least: Rank = Rank.BELOW) -> tuple[Verdict, Rank]:
         """Return the verdict on a file, and the run's evidence. Evidence below ``least`` is uncertain."""
-        verdict, rank = decide(file, self.claims, self._others)
+        verdict, rank, _ = decide(file, self.claims, self._others)
         if verdict is Verdict.OWN and rank < least:
             verdict = Verdict.UNCERTAIN
         if verdict is Verdict.UNCERTAIN:
@@ -86,12 +86,12 @@ class OwnFiles:
         It is the run's if none of its files is another's, and it wrote one, or all that changed are its own.
         """
         judged = [decide(file, self.claims, self._others) for file in files]
-        rank = max((rank for _, rank in judged), default=Rank.NONE)
-        verdicts = {verdict for verdict, evidence in judged if evidence is not Rank.NONE}
-        unrelated = (file for file, (_, evidence) in zip(files, judged, strict=True) if evidence is Rank.NONE)
+        rank = max((one.rank for one in judged), default=Rank.NONE)
+        verdicts = {one.verdict for one in judged if one.rank is not Rank.NONE}
+        unrelated = (file for file, one in zip(files, judged, strict=True) if one.rank is Rank.NONE)
         if Verdict.OTHER in verdicts or rank is Rank.NONE or any(map(self._is_written_by_another, unrelated)):
             return Verdict.OTHER, rank
-        is_own = verdicts == {Verdict.OWN} or any(v is Verdict.OWN and r >= Rank.WRITTEN for v, r in judged)
+        is_own = verdicts == {Verdict.OWN} or any(v is Verdict.OWN and r >= Rank.WRITTEN for v, r, _ in judged)
         if is_own and rank >= Rank.BELOW:
             return Verdict.OWN, rank
         self._note_uncertain(os.path.commonpath([file.path for file in files]))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.command.outputs import configuration_words, find_in_command, find_in_configuration
+from mcp_server.record.claims import Claims, claim_outsider
 from mcp_server.record.events import ENDING
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run, posix
-from mcp_server.record.written_files import Outputs, Outsider, WrittenFile
-from mcp_server.store.attribution.claims import Claims
+from mcp_server.record.written_files import Outputs, WrittenFile
 from mcp_server.system import processes
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.processes import list_written_files
@@ -83,28 +83,13 @@ def build_claims(
         has_events=any("tfevents" in file.path for file in files if not file.listed),
         has_step=run.made_a_step,
         host=str(run.at_start.get("host") or ""),
-        outsiders=[_outsider_claims(one) for record in known for one in record.outsiders],
+        outsiders=[claim_outsider(one) for record in known for one in record.outsiders],
     )
 
 
 def _as_known(file: WrittenFile, *, is_over: bool) -> WrittenFile:
     """Return what a record says of a file; who wrote one that was open when its supervisor died is not known."""
     return replace(file, open=False, unsure=True) if file.open and is_over else file
-
-
-def _outsider_claims(outsider: Outsider) -> Claims:
-    until_s = outsider.until_s or float("inf")
-    return Claims(
-        run_id=f"process {outsider.pid}",
-        cwd=outsider.cwd,
-        begun_s=outsider.started_s,
-        ended_s=until_s,
-        last_sign_s=until_s,
-        pids=frozenset({outsider.pid}),
-        written={path: WrittenFile(path, inode, 0, 0, open=True) for path, inode in outsider.files},
-        named=frozenset(outsider.directories),
-        is_outsider=True,
-    )
 
 
 def _printed_checkpoint(run: Run, cwd: str) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from mcp_server.command.outputs import find_in_command
 from mcp_server.command.programs import PYTHON_LAUNCHERS
+from mcp_server.record.claims import Claims, claim_outsider
 from mcp_server.record.written_files import Outsider
 from mcp_server.system import processes
 from mcp_server.system.files import is_within
@@ -46,16 +46,10 @@ class _Seen:
     run_id: str = ""  # of a neighbour
     seen_s: float = 0.0  # alive
 
-
-class Rival(NamedTuple):
-    """A run or process that works at or above a file. ``depth``: of the deepest directory above it that it names.
-
-    ``holds``: it has the file open for writing.
-    """
-
-    name: str
-    depth: int
-    holds: bool
+    def told(self, files: Mapping[str, int]) -> Outsider:
+        """Return what is known of it, with the inodes of these files."""
+        facts = (self.process.pid, self.started_s, self.until_s, self.cwd, self.directories)
+        return Outsider(*facts, tuple(files.items()))
 
 
 class OutsiderWatch:
@@ -99,8 +93,8 @@ class OutsiderWatch:
             elif now_s - seen.seen_s > _GONE_S:
                 del self._neighbours[one]
 
-    def find_rivals(self, path: str, least: int, attempt_processes: Iterable[processes.Process]) -> list[Rival]:
-        """Return who works, or did just now, in a directory above ``path`` that is at least ``least`` deep."""
+    def find_rivals(self, path: str, least: int, attempt_processes: Iterable[processes.Process]) -> list[Claims]:
+        """Return the claims of who works, or did just now, in a directory above ``path`` at least ``least`` deep."""
         if time.time() - self._inspected_s > _JUST_NOW_S:  # the files that are due at one time are judged together
             self.inspect_processes(attempt_processes, time.time())
         others = [one for one in self._seen.values() if not one.until_s and (one.files or one.may_train)]
@@ -108,17 +102,13 @@ class OutsiderWatch:
         for one in [*self._neighbours.values(), *others]:
             above = [place.count("/") for place in (one.cwd, *one.directories) if is_within(path, place)]
             if max(above, default=-1) >= least:
-                holds = path in one.files or any(path == held for held, _, _ in list_written_files(one.process.pid))
-                rivals.append(Rival(one.run_id or f"process {one.process.pid}", max(above), holds))
+                now = {held: status.st_ino for held, status, _ in list_written_files(one.process.pid) if held == path}
+                rivals.append(claim_outsider(one.told({**one.files, **now}), one.run_id))
         return rivals
 
     def outsiders(self) -> tuple[Outsider, ...]:
         """Return those that had a file of the directory open for writing, or whose program may train."""
-        return tuple(
-            Outsider(one.process.pid, one.started_s, one.until_s, one.cwd, one.directories, tuple(one.files.items()))
-            for one in self._seen.values()
-            if one.files or one.may_train
-        )
+        return tuple(one.told(one.files) for one in self._seen.values() if one.files or one.may_train)
 
     def _meet(self, one: processes.Process, numbers: tuple[int, int], supervised: set[int]) -> _Seen | None:
         """Return a process that works in the directory, and note any other, so that it is not looked at again."""

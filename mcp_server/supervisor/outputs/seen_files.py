@@ -51,9 +51,9 @@ class SeenFiles:
         """Return the file at ``path`` that the attempt had open for writing, or that its name proves to be its own."""
         return next((one for one in self._files.values() if (one.path, one.inode) == (path, inode)), None)
 
-    def list_held(self) -> list[str]:
-        """Return the paths of all such files."""
-        return [file.path for file in self._files.values() if not file.listed]
+    def list_held(self) -> list[_SeenFile]:
+        """Return all such files."""
+        return [file for file in self._files.values() if not file.listed]
 
     def note_open(self, path: str, status: os.stat_result, *, append: bool) -> bool:
         """Note that a process of the attempt has a file open for writing, and return whether it is new or has grown.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.record.claims import Claims, FileFacts, Rank, Verdict, decide
 from mcp_server.record.written_files import WrittenFile
 from mcp_server.store.attribution.attribution import OwnFiles, describe_uncertain
-from mcp_server.store.attribution.claims import Claims, FileFacts, Rank, Verdict, decide
 
 BEGUN_S, ENDED_S = 1000.0, 2000.0
 AT_NS = 1500 * 10**9

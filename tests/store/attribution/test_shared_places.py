@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mcp_server.record.claims import Claims
 from mcp_server.record.written_files import WrittenFile
 from mcp_server.store.attribution.attribution import describe_shared
-from mcp_server.store.attribution.claims import Claims
 
 EVENTS = "events.out.tfevents.1795794522.vm"
 

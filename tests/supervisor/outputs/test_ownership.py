@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.supervisor.outputs.outsiders import OutsiderWatch, Rival
+from mcp_server.record.claims import Claims, claim_outsider
+from mcp_server.record.written_files import Outsider
+from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
 from mcp_server.supervisor.outputs.ownership import CurveOwnership
 from mcp_server.supervisor.outputs.scalar_tails import OWN
 from mcp_server.supervisor.outputs.seen_files import SeenFiles
@@ -23,17 +25,14 @@ class Case:
     """An attempt in a directory, its files, and what others do there."""
 
     def __init__(self, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.cwd, self.rivals = cwd, list[Rival]()
+        self.cwd, self.rivals = cwd, list[Claims]()
         self.files = SeenFiles(WriteSessions(), Inotify(0), lambda: None)
         outsiders = OutsiderWatch(str(cwd), "/nowhere")
         monkeypatch.setattr(outsiders, "find_rivals", self.find_rivals)
         self.ownership = CurveOwnership("own-run", str(cwd), time.time_ns() - HOUR_NS, self.files, outsiders)
 
-    def find_rivals(self, path: str, least: int, living: object) -> list[Rival]:
-        return [one for one in self.rivals if one.depth >= least]
-
-    def depth(self, name: str) -> int:
-        return str(self.cwd / name).rstrip("/").count("/")
+    def find_rivals(self, path: str, least: int, living: object) -> list[Claims]:
+        return [one for one in self.rivals if one.cwd.count("/") >= least]
 
     def write(self, name: str, *, hold: bool = False, append: bool = False) -> str:
         path = self.cwd / name
@@ -52,8 +51,10 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return Case(tmp_path, monkeypatch)
 
 
-def rival(case: Case, directory: str, *, holds: bool = False) -> Rival:
-    return Rival("other-run", case.depth(directory), holds)
+def rival(case: Case, directory: str, holds: str = "", run_id: str = "other-run") -> Claims:
+    """Return another run that works in a directory, and has a file open for writing."""
+    files = ((holds, Path(holds).stat().st_ino),) if holds else ()
+    return claim_outsider(Outsider(88, 0.0, cwd=str(case.cwd / directory).rstrip("/"), files=files), run_id)
 
 
 def test_a_file_in_a_directory_that_the_attempt_names_is_its_own_beside_a_run_with_another_one(case: Case) -> None:
@@ -75,9 +76,10 @@ def test_two_runs_in_one_directory_leave_it_open_whose_a_file_is_unless_somebody
     path = case.write("out/metrics.csv")
     assert case.judge(path, "out") == "other-run"
     assert case.judge(case.write("out/own.csv", hold=True), "out") == OWN
-    case.rivals = [rival(case, "out", holds=True)]
-    assert case.judge(case.write("out/theirs.csv"), "out") is None
-    assert case.judge(case.write("out/both.csv", hold=True), "out") == "other-run"
+    theirs, both = case.write("out/theirs.csv"), case.write("out/both.csv", hold=True)
+    case.rivals = [rival(case, "out", theirs), rival(case, "out", both)]
+    assert case.judge(theirs, "out") is None
+    assert case.judge(both, "out") == "other-run"
 
 
 def test_what_others_may_have_written_first_stays_open_though_the_attempt_appends_to_it(case: Case) -> None:
@@ -114,7 +116,7 @@ def test_the_directory_of_a_table_that_is_held_is_the_attempts_home(case: Case) 
 
 
 def test_a_file_whose_path_holds_the_id_of_a_run_is_that_runs_though_no_option_says_so(case: Case) -> None:
-    case.rivals = [rival(case, ""), Rival("third-run", case.depth(""), holds=False)]
+    case.rivals = [rival(case, ""), rival(case, "", run_id="third-run")]
     assert case.judge(case.write("exp/own-run/history.json")) == OWN
     assert case.judge(case.write("exp/other-run/history.json")) is None
     case.rivals = []
@@ -122,8 +124,9 @@ def test_a_file_whose_path_holds_the_id_of_a_run_is_that_runs_though_no_option_s
 
 
 def test_an_event_file_is_whose_number_it_has(case: Case) -> None:
-    case.rivals = [rival(case, "out", holds=True)]
-    assert case.judge(case.write("out/events.out.tfevents.1795449656.host.77.0"), "out") == OWN
+    path = case.write("out/events.out.tfevents.1795449656.host.77.0")
+    case.rivals = [rival(case, "out", path)]
+    assert case.judge(path, "out") == OWN
     assert case.judge(case.write("out/events.out.tfevents.1795449656.host.78.0"), "out") is None
 
 
@@ -141,8 +144,8 @@ def test_a_program_elsewhere_that_names_the_directory_is_a_rival_and_its_descrip
         watch = OutsiderWatch(str(tmp_path / "work"), "/nowhere")
         until(lambda: bool(watch.find_rivals(str(path), 0, [])))
         (one,) = watch.find_rivals(str(path), 0, [])
-        assert (one.name.partition(" ")[0], one.depth, one.holds) == ("process", str(path.parent).count("/"), True)
-        assert not watch.find_rivals(str(path), one.depth + 1, [])
+        assert (one.run_id.partition(" ")[0], one.is_outsider, [*one.written]) == ("process", True, [str(path)])
+        assert not watch.find_rivals(str(path), str(path).count("/"), [])
     finally:
         os.close(feed)
         os.close(hold)

@@ -1,4 +1,4 @@
-"""The files that one run claims to have written, and the decision which run owns a file.
+"""The files that one run claims to have written, and the decision which run owns a file: while it grows, and later.
 
 Evidence, strongest first:
 
@@ -24,9 +24,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from mcp_server.record.scalar_files import DATABASES, find_scalar_file, parse_event_name
-from mcp_server.record.written_files import WrittenFile
+from mcp_server.record.written_files import Outsider, WrittenFile
 from mcp_server.system.files import is_within, parents_of
 
 # File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
@@ -254,19 +255,43 @@ class Claims:
         return _NOTHING
 
 
-def decide(file: FileFacts, own: Claims, others: Iterable[Claims]) -> tuple[Verdict, Rank]:
-    """Return whether ``file`` is the run's, against the claims of ``others``, and its own evidence."""
+def claim_outsider(one: Outsider, run_id: str = "") -> Claims:
+    """Return the claims of a program that works where a run does: of another run, else of nobody's."""
+    until_s = one.until_s or float("inf")
+    return Claims(
+        run_id=run_id or f"process {one.pid}",
+        cwd=one.cwd,
+        begun_s=one.started_s,
+        ended_s=until_s,
+        last_sign_s=until_s,
+        pids=frozenset({one.pid}),
+        written={path: WrittenFile(path, inode, 0, 0, open=True) for path, inode in one.files},
+        named=frozenset(one.directories),
+        is_outsider=not run_id,
+    )
+
+
+class Decision(NamedTuple):
+    """The verdict on a file, and the run's own evidence; of an uncertain one, who else may have written it."""
+
+    verdict: Verdict
+    rank: Rank
+    other: str = ""
+
+
+def decide(file: FileFacts, own: Claims, others: Iterable[Claims]) -> Decision:
+    """Return whether ``file`` is the run's, against the claims of ``others``."""
     mine = own.weigh(file)
     if mine.rank is Rank.NONE:
-        return Verdict.OTHER, mine.rank
-    verdict = Verdict.UNCERTAIN if _is_begun_by_another(file, own, mine) else Verdict.OWN
+        return Decision(Verdict.OTHER, mine.rank)
+    verdict, who = Verdict.UNCERTAIN if _is_begun_by_another(file, own, mine) else Verdict.OWN, ""
     for other in others:
         against = _decide_between(file, own, mine, other)
         if against is Verdict.OTHER:
-            return Verdict.OTHER, mine.rank
+            return Decision(Verdict.OTHER, mine.rank)
         if against is Verdict.UNCERTAIN:
-            verdict = Verdict.UNCERTAIN
-    return verdict, mine.rank
+            verdict, who = Verdict.UNCERTAIN, who or other.run_id
+    return Decision(verdict, mine.rank, who)
 
 
 def _is_begun_by_another(file: FileFacts, own: Claims, mine: ClaimEvidence) -> bool:
