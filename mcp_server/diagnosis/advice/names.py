@@ -91,7 +91,7 @@ _LEAST_CHARS, _CODE = 15, compile_lazily(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|F
 def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
     """Return the remedy that a message names: what to do, else what must be true. ``least_rate``: 5 with a setting."""
     text = _RX.aside.sub("", _RX.exception.sub("", scene.message or scene.line, count=1))
-    parts = [part.strip(" \t-*•>│|║╔╚═╗╝├╰─▶") for part in _RX.ends_sentence.split(text)]
+    parts = [part.strip(" \t*•>│|║╔╚═╗╝├╰─▶✘✖").lstrip("- ") for part in _RX.ends_sentence.split(text)]
     parts = [part for part in parts if part and not part.startswith("```")]
     for n, part in enumerate(parts[:-1]):
         if part.endswith(":") and len(parts) > n + 2 and not _RX.command.match(parts[n + 1]):
@@ -103,7 +103,11 @@ def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
         one for one in said if len(one) >= _LEAST_CHARS and not (_RX.says_nothing.search(one) or _CODE.search(one))
     ]
     best = max(remedies, key=_rate, default="")
-    if not best or _rate(best) < least_rate or (least_rate > _DEMAND and best.startswith("If ")):
+    if (
+        not best
+        or _rate(best) < least_rate
+        or (best.startswith("If ") and (least_rate > _DEMAND or not _RX.setting.search(best)))
+    ):
         return None
     return _quote(re.sub(r"^\d[.)] ?", "", best), () if _RX.says_what_to_do.search(best) else scene.at)
 

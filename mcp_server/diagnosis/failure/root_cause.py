@@ -17,7 +17,7 @@ from dataclasses import replace
 from mcp_server.diagnosis.failure import last_lines, tracebacks
 from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, hint_at
-from mcp_server.diagnosis.failure.kinds import HARD
+from mcp_server.diagnosis.failure.kinds import HARD, VAGUE
 from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WORK, count_steps, count_work
 from mcp_server.diagnosis.failure.statements import Weight, exception_kind, match_error_kind
 from mcp_server.text.lines import Line
@@ -53,6 +53,8 @@ def find_root_cause(
         if behind is None and not failed and _is_task_of_the_program(lines, cause):
             return None
         cause = resolve_general_message(lines, behind) if behind else cause
+    elif cause is not None and cause.kind in VAGUE and cause.weight >= Weight.OWN:
+        cause = _find_logged_before(lines, cause) or cause
     is_starved = stalled and (cause is None or not cause.sure)
     if is_starved or (cause is not None and _RX.starved.match(cause.text[:FIRST_CHARS])):
         cause = _dead_thread(lines, evidence) or cause
@@ -97,6 +99,18 @@ def _find_cause_behind(
         logged, key=lambda one: (one.at > notice.at, one.kind == vague, abs(one.at - notice.at)), default=None
     )
     return replace(nearest, weight=Weight.OWN, sure=True) if nearest else None
+
+
+def _find_logged_before(lines: Sequence[Line], cause: FailureEvidence) -> FailureEvidence | None:
+    """Return the last error of a hard kind that something logged shortly before a vague one, without work between."""
+    for at in range(cause.start - 1, max(cause.start - _AFTER_NOTICE_LINES, -1), -1):
+        work = count_work(lines, at, at + 1)
+        if work.lines + work.bars:
+            return None
+        own = _read_logged(lines, at, is_near=False)
+        if own and own.kind in HARD:
+            return replace(own, weight=Weight.OWN, sure=True)
+    return None
 
 
 def _read_logged(lines: Sequence[Line], at: int, *, is_near: bool) -> FailureEvidence | None:

@@ -56,7 +56,7 @@ _SOURCE = ("raise ", "return ", "assert ", "print(", "logger.", "logging.")  # a
 _NAMES = read_words("diagnosis/failure/words")
 _TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
 _REFUSED_LOAD = "Weights only load failed"  # the file is whole; torch.load is not allowed to read its classes
-_TEXTS = ("text", "errno", "cuda", "rocm", "cann", "tpu", "mps", "intel")
+_TEXTS = ("text", "errno", "cuda", "rocm", "cann", "tpu", "mps", "intel", "aws", "gaudi")
 
 PARTS = {"ran_out": _RX.ran_out.pattern, "device": _RX.device.pattern}
 
