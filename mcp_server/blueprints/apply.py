@@ -25,6 +25,7 @@ _MAX_KEYWORD_CHARS = 32
 _MAX_NOTES_CHARS = 2_000
 _MIN_NAME_LETTERS = 3  # a file's name with fewer says little: the purpose follows it
 _FEWEST_LETTERS = 4  # of a purpose or a directory's name: Chinese ones have none
+_PROGRAMS = (".py", ".sh", ".ipynb")
 _GENERIC_NAME = re.compile(
     r"(?:(?:experiment[_-]?)?blueprint|experiment|exp|plan|readme|draft|new|test)?[\W_]*\d*", re.IGNORECASE
 )
@@ -103,8 +104,8 @@ def read_blueprint_text(path: str, cwd: str | None = None) -> tuple[Path, str]:
         if not file.is_absolute():
             raise BlueprintUnreadable(path, "the path must be absolute")
         file = Path(os.path.normpath(file))
-        if file.exists() and not file.is_file():
-            raise BlueprintUnreadable(path, "not a regular file")
+        if file.exists() and (not file.is_file() or file.suffix in _PROGRAMS):
+            raise BlueprintUnreadable(path, "a program" if file.is_file() else "not a regular file")
         data = read_regular_file(file, max_bytes=MAX_CHARS + 1)
     except (OSError, ValueError, RuntimeError) as error:  # missing, a NUL in the path, no such user
         raise BlueprintUnreadable(path, (getattr(error, "strerror", None) or str(error))[:200]) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from html import unescape
 
 from mcp_server.blueprints import headings
-from mcp_server.blueprints.markdown import LINE_BREAK, code_spans
+from mcp_server.blueprints.markdown import LINE_BREAK, SourceLine, code_spans
 from mcp_server.blueprints.sections import is_explanation, read_items
 from mcp_server.text.rows import read_patterns, read_words
 
@@ -314,6 +314,13 @@ def read_purpose(reader: BlueprintReader) -> str:
     return words.strip("\"'").strip()
 
 
+def _leave_out_table_head(lines: Sequence[SourceLine]) -> Sequence[SourceLine]:
+    """Return the lines without the head of a table at their end, whose rows are other sections."""
+    written = [number for number, line in enumerate(lines) if line.text.strip()]
+    is_head = len(written) > 1 and re.fullmatch(r"\s*\|?[-:| ]*-[-:| ]*\|[-:| ]*", lines[written[-1]].text)
+    return lines[: written[-2]] if is_head and "|" in lines[written[-2]].text else lines
+
+
 def _purpose_lines(section: headings.Section) -> Iterator[tuple[int, str, bool]]:
     """Yield the lines of the purpose without their labels, and whether each only hints."""
     if section.exact is not None:
@@ -323,7 +330,8 @@ def _purpose_lines(section: headings.Section) -> Iterator[tuple[int, str, bool]]
     is_hint = False
     lines = section.all_lines
     is_subtitle = section.level < headings.NO_HASHES and len(section.inline.split()) <= 3  # noqa: PLR2004 - as in "Purpose: why"
-    for line in section.lines if is_subtitle and any(line.text.strip() for line in section.lines) else lines:
+    shown = section.lines if is_subtitle and any(line.text.strip() for line in section.lines) else lines
+    for line in _leave_out_table_head(shown):
         text = headings.plain_text(line) if line.fence is None else line.text.strip()
         if line.fence is None and ("<" in text or "&" in text):
             text = unescape(_RX.inline_tag.sub("", LINE_BREAK.sub(" ", text)))

@@ -296,7 +296,8 @@ def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool, writes: bool) 
     if not evaluates and _is_written(name, path):
         return False
     is_read = bool(_RX.loads.search(name)) or (evaluates and not (writes and is_output_place(str(path))))
-    return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and is_read)
+    is_named = path.suffix.lower() in _CHECKPOINT_SUFFIXES or (bool(path.suffix) and _RX.of_step.match(path.stem))
+    return bool(is_named) or (path.is_absolute() and is_read)
 
 
 def _is_written(name: str, path: PurePath) -> bool:

@@ -271,7 +271,8 @@ def _is_nowhere(file: inputs.Input, base: Path) -> bool:
     """
     path = Path(file.path)
     is_named = file.kind == "config" or (file.kind == "checkpoint" and path.parent != Path())
-    if file.home is None or not is_named or not path.suffix or is_output_place(file.path):
+    may_be_made = is_output_place(file.path) and (file.kind == "config" or file.may_be_output)
+    if file.home is None or not is_named or not path.suffix or may_be_made:
         return False
     places = {base, base / Path(file.home).expanduser()}
     return not any(_exists_below(Path(path.name), place) for place in places)

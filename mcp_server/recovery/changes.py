@@ -37,6 +37,7 @@ _BATCHES = tuple(
     )
 )
 _WORDS = compile_lazily(r"[^a-z0-9]+")
+_FEWEST_SWAPPED = 3
 _TYPO = 0.9  # of difflib; num_env and num_envs are 0.93 alike, beta1 and beta2 0.8
 _NO_NUMBERS = frozenset({"null", "none", "None", "auto", "max"})  # in the place of a number
 _HELD_OUT = frozenset({"eval", "val", "valid", "validation", "test"})
@@ -143,6 +144,8 @@ def is_near(name: str, other: str) -> bool:
     """Return whether ``name`` can only be a misspelling of ``other``, or is its last part: ``num_envs`` of a group."""
     last = other.rpartition(".")[2]
     is_plural = name.rstrip("s") == other.lstrip("-").rstrip("s")
+    if sorted(name) == sorted(other.lstrip("-")) and len(name) > _FEWEST_SWAPPED:
+        return True  # two letters changed places: `regoin`
     return is_plural or name in (last, last.lstrip("-")) or difflib.SequenceMatcher(None, name, other).ratio() >= _TYPO
 
 

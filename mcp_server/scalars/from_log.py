@@ -54,13 +54,15 @@ _MARK_BYTES = 64  # before the place where a log is read on: they must be there 
 _SAME_COUNTER, _AHEAD = 1.25, 10
 _PATTERN_S = 5.0  # for all lines of a log
 
-# A name as somebody says it, whatever stands between its words, and its number behind a sign or a space: `solved 7/10`.
+# A name as somebody says it, whatever stands between its words, and its number behind a sign or a space: `solved 7/10`;
+# or a share before it: `7 of 10 trials solved`.
 _WORDS = compile_lazily(r"[^\W\d_]+|\d+")
 _BETWEEN_WORDS = r"[\s_./@-]{0,3}"
 _AS_SAID = (
     r"(?i)(?<![\w./@-])%s[\"'`*]{0,3}\s{0,9}(?:[:=][\s*`]{0,9}|(?<=[\s*`]))"
     r"(?:(?P<part>\d{1,9})\s?(?:/|of)\s?(?P<whole>[1-9]\d{0,8})"
     r"|(?P<value>[-+]?(?:[\d,]*\.\d+(?:e[-+]?\d+)?|\d[\d,]*(?:\.|e[-+]?\d+)?(?!\s+[a-z])|nan|inf)))(?![\w:/-]|,?\d|\.\d)"
+    r"|(?<![\w./:-])(?P<some>\d{1,9})\s?(?:/|of)\s?(?P<all>[1-9]\d{0,8})\s+(?:[a-z]+\s+){0,2}%s(?![\w./@-])"
 )
 _LONGEST_NAME = 100
 
@@ -170,7 +172,8 @@ def _read_end(log: Path) -> list[str]:
 
 def _compile_said(name: str) -> re.Pattern[str] | None:
     words = [re.escape(word) for word in _WORDS.findall(name[:_LONGEST_NAME])]
-    return re.compile(_AS_SAID % _BETWEEN_WORDS.join(words)) if words else None
+    said = _BETWEEN_WORDS.join(words)
+    return re.compile(_AS_SAID % (said, said)) if words else None
 
 
 def read_as_said(run: Run, rundir: RunDir, name: str) -> LogMetrics:
@@ -198,9 +201,10 @@ def read_said(run: Run, rundir: RunDir, name: str) -> LogPoints:
 
 
 def _list_said(as_said: re.Pattern[str], line: str) -> list[float]:
-    """Return the numbers behind a name, of `7/10` the share: as those of other evaluations it is of the whole."""
-    found = as_said.finditer(line)
-    return [int(n["part"]) / int(n["whole"]) if n["part"] else float(n["value"].replace(",", "")) for n in found]
+    """Return the numbers behind a name; where they count (`solved 7/10`, `7 of 10 solved`) the share."""
+    found = (one.groupdict() for one in as_said.finditer(line))
+    parts = ((one["part"] or one["some"], one["whole"] or one["all"], one["value"]) for one in found)
+    return [int(some) / int(all_) if some else float(value.replace(",", "")) for some, all_, value in parts]
 
 
 def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:
@@ -427,6 +431,8 @@ def read_printed(run: Run, store: RunStore, names: Sequence[str] = ()) -> tuple[
         "Numbers that the run printed, read from its log: no event file or table is known to be its own. "
         "compare_runs shows their last and best beside other runs."
     ]
+    if run.attempt > 1:
+        notes.append("They are of one attempt, the newest with a step: read_log has those of the others.")
     notes += printed.notes
     own = {name: points for pattern in names for name, points in printed.select(pattern).items()}
     reading = ScalarReading(run.run_id, _build_series({**own, **printed.points}), tuple(notes))

@@ -102,7 +102,11 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore, *, in_fu
     readings = [_read_target(target, scalars, store, printed, query) for target in targets[:most]]
     has_ended = all(target.run_id and store.find(target.run_id).ended for target in targets[:most])
     answers, query = _answer_questions(query, readings)
-    selected, unmatched = ([], []) if answers and not query.tags else _select_tags(query, readings, has_ended=has_ended)
+    selected, unmatched = (
+        ([], [])
+        if answers and not query.tags
+        else _select_tags(query, readings, has_ended=has_ended, is_answered=bool(answers))
+    )
     tags = selected[: _MOST_SUMMARISED if len(readings) == 1 or in_full else _MOST_SIDE_BY_SIDE]
     with_trends = _count_with_trends(query, len(tags)) if len(readings) == 1 and not in_full else len(tags)
     summaries = [_summarise(reading, tags, now_s, query.smooth, with_trends) for reading in readings]
@@ -286,9 +290,12 @@ def _compare_at_one_step(readings: Sequence[ScalarReading], tags: Sequence[str])
 
 
 def _select_tags(
-    query: ScalarQuery, readings: Sequence[ScalarReading], *, has_ended: bool
+    query: ScalarQuery, readings: Sequence[ScalarReading], *, has_ended: bool, is_answered: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the tags that the query names, in its order, or all where it names none. And the patterns without one."""
+    """Return the tags that the query names, in its order, or all where it names none. And the patterns without one.
+
+    ``is_answered``: a question of it has an answer, so that it need not have a tag too.
+    """
     tags = list(dict.fromkeys(tag for reading in readings for tag in reading.series))
     name = readings[0].name
     if not tags and query.since_step is not None:
@@ -299,9 +306,10 @@ def _select_tags(
         raise NoScalars(f"No scalars seen in {name} so far.", remedy="Call again once more is written.")
     matches = {pattern: match_tags(pattern, tags) for pattern in query.tags}
     selected = list(dict.fromkeys(tag for matched in matches.values() for tag in matched)) if matches else tags
-    if not selected:
+    if not selected and not is_answered:
         near = find_near_names(query.tags[0], tags, most=5) or tags[:5]
-        raise BadArgument("tags", f"no tag matches, of {len(tags)} that there are; the nearest are {', '.join(near)}.")
+        cause = f"no tag matches {query.tags[0]!r}, of {len(tags)} that there are; the nearest are {', '.join(near)}."
+        raise BadArgument("tags", cause)
     return selected, [pattern for pattern, matched in matches.items() if not matched]
 
 

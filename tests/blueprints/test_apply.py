@@ -84,6 +84,7 @@ def hostile(where: Path) -> dict[str, str]:
     (where / "to_fifo.md").symlink_to(where / "fifo.md")
     (where / "large.md").write_bytes(b"a" * 1_000_001)
     (where / "latin.md").write_bytes("exp_purpose: größer".encode("latin-1"))
+    (where / "train.py").write_text("# exp_purpose: a")
     (where / "nul.md").write_bytes(b"exp_purpose: a\0b")
     (where / "utf16.md").write_text("exp_purpose: a", encoding="utf-16")
     return {
@@ -93,6 +94,7 @@ def hostile(where: Path) -> dict[str, str]:
         "~nobody-of-this-name/b.md": "",
         str(where): "not a regular file",
         str(where / "missing.md"): "No such file",
+        str(where / "train.py"): "a program",
         str(where / "fifo.md"): "not a regular file",
         str(where / "to_fifo.md"): "not a regular file",
         str(where / "dangling.md"): "No such file",

@@ -501,6 +501,14 @@ def test_a_text_of_toml_over_several_lines_is_read_as_toml_has_it() -> None:
     assert blueprint.time_limit_s == 7 * 3600
 
 
+def test_the_head_of_a_table_of_sections_is_no_part_of_the_purpose_above_it() -> None:
+    table = "| section | value |\n| --- | --- |\n| [exp_max_time] | 10 min |\n"
+    blueprint = parse_blueprint(f"**[exp_purpose]** Does it help?\n\n{table}")
+    assert (blueprint.purpose, blueprint.time_limit_s) == ("Does it help?", 600)
+    own = "## [exp_purpose]\nWhich of these?\n| a | b |\n| - | - |\n| 1 | 2 |\n"
+    assert "a | b" in parse_blueprint(own).purpose
+
+
 @pytest.mark.parametrize("key", ["exp_launch_command", "exp_purpose", "exp_codebase_dir"])
 def test_an_empty_list_in_front_matter_is_no_value(key: str) -> None:
     blueprint = parse_blueprint(f"---\n{key}: []\nexp_max_time: 1 h\n---\n")
@@ -580,6 +588,7 @@ def parse_whole(limit: str = "5 minutes", notes: str = "", command_notes: str = 
             "5 minutes (it needs about half a minute)",
             "5 minutes. It takes about 40 s.",
             "5 minutes (finishes in 40 s)",
+            "5 min (a run needs about 50 s, rollouts 20 s of it)",
         ),
         *("5 min (should take 30 s)", "5 minutes, in practice 30 s", "5 min - a normal run lasts 1 min"),
         *("5 minutes (30 s is enough)", "5 min. 30 s are usually enough.", "5 min (30 s suffice)"),

@@ -225,6 +225,9 @@ deepspeed train.py --deepspeed /data/none/ds.json | there is no config /data/non
 python eval.py --checkpoint ckpts/step_1000.pt | there is no checkpoint ckpts/step_1000.pt in . | ckpts/step_900.pt
 python eval.py --checkpoint /data/none/last.pt | there is no checkpoint /data/none/last.pt.
 python train.py --resume /data/none/step_1.ckpt | there is no checkpoint /data/none/step_1.ckpt.
+python eval.py --ckpt out/ckpt_009999.json | there is no checkpoint out/ckpt_009999.json
+python train.py --resume out/x/ckpt_009999.pt | there is no checkpoint out/x/ckpt_009999.pt
+python train.py --resume /data/none/ckpt_009999.json | there is no checkpoint /data/none/ckpt_009999.json
 python train.py --resume_from_checkpoint /data/none/step_1 | there is no checkpoint /data/none/step_1.
 python train.py trainer.resume_from_path=/data/none/global_step_40 | there is no checkpoint
 python train.py algo.ckpt=ckpts/step_901.pt | there is no checkpoint ckpts/step_901.pt in . | ckpts/step_900.pt

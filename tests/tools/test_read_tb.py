@@ -209,6 +209,8 @@ async def test_notes_name_what_was_left_out(read_tb: Tool, logs: Path) -> None:
     answer = await read_tb(logdir=str(logs / "one"), tags=["loss", "los", "none/*"])
     assert list(answer["values"]) == ["loss"]
     assert answer["notes"] == ["Not among the tags: los, none/*."]
+    asked = await read_tb(logdir=str(logs / "one"), tags=["best:loss", "los"])
+    assert (len(asked["answers"]), asked["notes"]) == (1, ["Not among the tags: los."]), "a question is an answer"
     for number in range(20):
         write(logs / f"more{number}", 1, {"loss": float})
     answer = await read_tb(compare=[str(logs / f"more{number}") for number in range(20)])
@@ -273,7 +275,7 @@ async def test_every_answer_keeps_to_the_schema_and_has_no_bare_nan(read_tb: Too
     [
         ({"logdir": "logs"}, "logdir: is not absolute"),
         ({"logdir": "/no/such/place"}, "there is no /no/such/place"),
-        ({"logdir": "{logs}", "tags": ["nothing"]}, "no tag matches, of 3 that there are; the nearest are"),
+        ({"logdir": "{logs}", "tags": ["nothing"]}, "no tag matches 'nothing', of 3 that there are; the nearest are"),
         ({"logdir": "{logs}/../state"}, "No scalars seen under"),
         ({"run_id": "cfm-none"}, "Run not found"),
         ({}, "No scalars seen of the newest runs"),

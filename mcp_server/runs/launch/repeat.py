@@ -66,7 +66,8 @@ def repeat(request: LaunchRequest, store: RunStore) -> LaunchRequest:
     repeated = replace(former, **{**given, **merged, "like": f"{run.run_id}@{attempt}"})
     changed = apply_change(repeated, request.change, run.run_id)
     if run.spec.cell and changed.params != former.params and changed.name == former.name and changed.name:
-        changed = replace(changed, name=changed.name.removesuffix(f"-{run.spec.cell}"))  # it says what the cell had
+        # The cell's name says what it had; its sweep's is the sweep's own.
+        changed = replace(changed, name=f"{changed.name.removesuffix(f'-{run.spec.cell}')}-again")
     return changed if resumes(changed.command, changed.params) else _write_apart(changed, run)
 
 

@@ -422,7 +422,7 @@ class Observer:
             monitor.stall_detector.report_limit.remark,
         ]
         text = " ".join(filter(None, facts))
-        then = self._describe_following("stall", "read_log and its stack show where; kill_run stops it.")
+        then = self._describe_following("stall", "read_log shows its last lines; kill_run stops it.")
         self._events.append(
             "stalled", f"{text} {then}", then=then, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack
         )

@@ -15,8 +15,9 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.trial_watch import TrialWatch
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.text.near_names import find_near_names
+from mcp_server.views.log_excerpt import read_tail
 
-_MOST_TAGS = 8
+_MOST_TAGS, _LINE_BYTES = 8, 160
 
 
 @dataclass
@@ -79,6 +80,13 @@ class CellValues:
             return True
         return False
 
+    def _quote_end(self, run: Run) -> str:
+        """Return the last line of a run without a metric: its figures may stand there in words."""
+        last = "".join(read_tail(self.store, run, 1, _LINE_BYTES)[-1:])
+        if not last:
+            return "It has no metrics."
+        return f"It has no metric that is known by itself. Its output ends: {last!r}; a name beside its number is read."
+
     def _note_missing_metric(self, sweep: Sweep, cell: CellState, run: Run, figure: Figure) -> None:
         metric, now_known = sweep.spec.metric, self.read()
         if metric is None or figure.value is not None or figure.bad_end or run.state != "finished":
@@ -87,7 +95,7 @@ class CellValues:
         if is_told or any(each.value is not None or each.bad_end for each in now_known.cells):
             return
         near, tags = ", ".join(find_near_names(metric, figure.tags)), ", ".join(figure.tags[:_MOST_TAGS])
-        known = f"Near: {near}." if near else f"It has {tags or 'no metrics'}."
+        known = f"Near: {near}." if near else f"It has {tags}." if tags else self._quote_end(run)
         text = f"{cell.cell.name} has ended without {metric!r}. {known} {figure.left_out}".rstrip()
         if sweep.spec.depends_on_metric:
             text += " Nothing is searched, halved or promoted: kill_run it, and start it with the right metric."

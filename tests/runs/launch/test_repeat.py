@@ -50,6 +50,7 @@ def test_an_argument_of_a_launch_is_replaced_and_tables_are_merged() -> None:
     ("change", "says"),
     [
         ({"num_env": 64}, "Did you mean num_envs"),
+        ({"num_evns": 64}, "Did you mean num_envs"),
         ({"lr": 1}, "Did you mean optim.lr"),
         ({"gpus": 2}, 'Write "--gpus"'),
         ({"seed": 2}, "stands 2 times"),
@@ -68,5 +69,5 @@ def test_a_cell_with_another_seed_does_not_keep_a_name_that_says_its_seed(tmp_pa
     runs.add("grid-seed1-7kqz", name="grid-seed1", sweep="grid-aaaa", cell="seed1", params={"seed": 1})
     again = LaunchRequest(like="grid-seed1-7kqz")
     assert repeat(again, runs.store).name == "grid-seed1"
-    assert repeat(replace(again, change={"seed": 7}), runs.store).name == "grid"
+    assert repeat(replace(again, change={"seed": 7}), runs.store).name == "grid-again", "the sweep is grid"
     assert repeat(replace(again, change={"seed": 7}, name="mine"), runs.store).name == "mine"
