@@ -12,22 +12,16 @@ from pathlib import Path
 from mcp_server.command.hydra import find_hydra_configs, is_file, read_text
 from mcp_server.command.programs import find_entry, list_assignments, unwrap
 from mcp_server.command.shell import SimpleCommand, parse
-from mcp_server.text.regex import compile_lazily
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("command/patterns", "configs")
 
 _SUFFIXES = (
     *(".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin"),
     ".ipynb",  # of papermill or nbconvert
 )
-_VARIABLE = compile_lazily(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<plain>\d|[A-Za-z_]\w*))")
-# The directory of the script itself: `$(cd "$(dirname "$0")" && pwd)` and its variants.
-_OWN_DIRECTORY = compile_lazily(
-    r"""\$\(\s*cd\s(?:--\s)?[^\n]{0,20}\$\(\s*dirname[^\n]{0,60}?\)[^\n]{0,20}?pwd(?:\s+-P)?\s*\)"""
-    r"""|\$\(\s*dirname\s[\s"'-]*\$\{?(?:0|BASH_SOURCE)(?:\[0\])?\}?["']?\s*\)"""
-)
 _SCRIPTS_DEEP = 2
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # a word that names no file
-_ASSIGNMENT = compile_lazily(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_NAMED = compile_lazily(r"[+~]*(?:--?)?[A-Za-z][\w.\-/@]*=(.*)", re.DOTALL)
 _MOST_FILES, _LONGEST_PATH = 40, 4096
 
 
@@ -73,7 +67,7 @@ def _find_in_script(
 ) -> dict[Path, bool]:
     numbered = {str(number): word for number, word in enumerate(arguments, 1) if word is not None}
     missing = {str(number): "" for number in range(len(arguments) + 1, 10)}
-    text = _OWN_DIRECTORY.sub(lambda _: str(path.parent), read_text(path))
+    text = _RX.own_directory.sub(lambda _: str(path.parent), read_text(path))
     return _find_in(text, base, {**variables, **missing, **numbered, "0": str(path)}, (), deep)
 
 
@@ -89,7 +83,7 @@ def _find_shell_script(words: Sequence[str | None], base: Path) -> tuple[Path, l
 
 def _assign(simple: SimpleCommand, variables: dict[str, str], unsure: set[str]) -> None:
     """Set the assigned variables. One that is unknown, or differs between branches, stays so; an empty one is none."""
-    for match in filter(None, map(_ASSIGNMENT.fullmatch, list_assignments(simple.words))):
+    for match in filter(None, map(_RX.assignment.fullmatch, list_assignments(simple.words))):
         name, value = match[1], _expand_value(match[2], variables)
         is_argument = bool(re.fullmatch(r"\$\{?[1-9]\}?", match[2]))
         if value == "" and name in variables:
@@ -113,7 +107,7 @@ def _expand_value(text: str, variables: Mapping[str, str]) -> str | None:
 def _expand_words(word: str, variables: Mapping[str, str]) -> Sequence[str | None]:
     """Return the words that ``word`` becomes: several where it is a variable alone, such as ``$CMD``."""
     text = _expand(word, variables)
-    return text.split() if text and _VARIABLE.fullmatch(word) else [text]
+    return text.split() if text and _RX.variable.fullmatch(word) else [text]
 
 
 def _expand(word: str, env: Mapping[str, str]) -> str | None:
@@ -130,7 +124,7 @@ def _expand(word: str, env: Mapping[str, str]) -> str | None:
         is_known = is_known and value is not None
         return value or ""
 
-    text = _VARIABLE.sub(replace, word)
+    text = _RX.variable.sub(replace, word)
     return text if is_known and not set(text) & set("$`*\0") and len(text) <= _LONGEST_PATH else None
 
 
@@ -150,5 +144,5 @@ def _find_named(words: Sequence[str], base: Path) -> Iterator[Path]:
 
 
 def _value(word: str) -> str:
-    match = _NAMED.fullmatch(word)
+    match = _RX.named.fullmatch(word)
     return match[1] if match else word

@@ -32,15 +32,11 @@ OPTIONS = {
     "--config-dir": "dir",
     "-cd": "dir",
 }
-_COMMENT = compile_lazily(r"#.*")
-_OVERRIDE = compile_lazily(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=(.*)", re.DOTALL)
 _NO_CONFIG = ("null", "_self_", "")
 _DEFAULT = compile_lazily(
     r"""[ \t]*(?:-[ \t]*)?\{?["']?(?P<key>(?:(?:override|optional)[ \t]+)*[\w/.\-]+)(?:@[\w.]*)?["']?"""
     r"""[ \t]*(?P<colon>:[ \t]*(?P<options>\[[^\]]*\]|["']?[\w/.\-]+)?)?"""
 )
-_SETTING = compile_lazily(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=.*", re.DOTALL)
-_FUNCTION = compile_lazily(r"\s*(range|choice|interval|glob|shuffle|sort|tag)\((.*)\)\s*", re.DOTALL)
 _PART = compile_lazily(r"""(?:[^,\[\](){}'"]|'[^']*'|"[^"]*"|(?P<open>[\[({])|(?P<close>[\])}]))""", re.DOTALL)
 _MOST_UNFOLDED = 1_000
 
@@ -119,7 +115,7 @@ def takes_settings(command: ReadCommand, names: Iterable[str], cwd: Path) -> boo
     flags = {word.partition("=")[0] for word in program.words[start + 1 :] if word.startswith("--")}
     if not flags <= {*OPTIONS, "--multirun"}:
         return False
-    if _RX.verl.fullmatch(program.module) or any(map(_SETTING.fullmatch, program.words)):
+    if _RX.verl.fullmatch(program.module) or any(map(_RX.setting.fullmatch, program.words)):
         return True
     script = program.find_file(cwd)
     text = read_text(script) if script else ""
@@ -156,12 +152,12 @@ def read_hydra_options(words: Sequence[str]) -> dict[str, str]:
 def read_hydra_decorator(script: str) -> dict[str, str] | None:
     """Return ``path`` and ``name`` of ``@hydra.main`` in the text of a script. None where it has no such decorator."""
     match = _RX.decorator.search(script)
-    return None if match is None else dict(_RX.decorator_argument.findall(_COMMENT.sub("", match[1])))
+    return None if match is None else dict(_RX.decorator_argument.findall(_RX.comment.sub("", match[1])))
 
 
 def read_hydra_overrides(words: Sequence[str]) -> dict[str, str]:
     """Return the options that a command chooses by group: ``model=large``, ``+experiment=a``."""
-    return {match[1]: match[2] for match in map(_OVERRIDE.fullmatch, words) if match}
+    return {match[1]: match[2] for match in map(_RX.override.fullmatch, words) if match}
 
 
 def list_config_names(name: str) -> list[str]:
@@ -193,7 +189,7 @@ def unfold(text: str) -> list[Any] | None:
     parts = _split(text)
     if len(parts) > 1:
         return [_read_value(each) for each in parts]
-    if (function := _FUNCTION.fullmatch(text)) is None:
+    if (function := _RX.function.fullmatch(text)) is None:
         return None
     arguments = [part for part in _split(function[2]) if not re.match(r"\s*[a-z]+=", part)]
     values = [_read_value(each) for each in arguments]
@@ -231,4 +227,4 @@ def _read_value(text: str) -> Any:
 
 def is_function(text: str) -> bool:
     """Return whether an override's value is a function of a sweep: ``range(…)``, ``choice(…)``."""
-    return _FUNCTION.fullmatch(text.strip()) is not None
+    return _RX.function.fullmatch(text.strip()) is not None

@@ -84,8 +84,8 @@ def find_scalar_file(name: str) -> ScalarFile | None:
 # --- columns
 
 _NAMES = read_words("record/scalar_names")
-_STEPS, _EPOCHS = _NAMES["scalar_step"], _NAMES["scalar_epoch"]
-_COUNTS, _COUNTED = frozenset(_NAMES["count"]), frozenset(_NAMES["counted"])
+STEP_NAMES, EPOCH_NAMES = _NAMES["scalar_step"], _NAMES["scalar_epoch"]
+COUNT_WORDS, _COUNTED = frozenset(_NAMES["count"]), frozenset(_NAMES["counted"])
 TIME_KEYS = _NAMES["time"]
 _CLOCKS = frozenset(_NAMES["clock"]) | {*TIME_KEYS}
 _SPLITS, _THINGS = frozenset(_NAMES["split"]), frozenset(_NAMES["thing"])
@@ -109,13 +109,13 @@ def rank_step(name: str) -> int | None:
     """Return how well a column of this name serves as the step, 0 best; None for a name that counts nothing."""
     plain = plain_name(name)
     scope, _, last = plain.rpartition("/")
-    for first, words in ((0, _STEPS), (_FIRST_EPOCH, _EPOCHS)):
+    for first, words in ((0, STEP_NAMES), (_FIRST_EPOCH, EPOCH_NAMES)):
         if plain in words:
             return first + words.index(plain)
         if last in words and _COUNTED.issuperset(_WORDS.findall(scope)):
             return first + len(words) + words.index(last)
     *others, last = _WORDS.findall(plain) or [""]
-    return _FIRST_EPOCH // 2 if last in _COUNTS and _COUNTED.issuperset(others) else None
+    return _FIRST_EPOCH // 2 if last in COUNT_WORDS and _COUNTED.issuperset(others) else None
 
 
 def is_epoch(name: str) -> bool:
@@ -264,10 +264,14 @@ def find_counter(names: Sequence[str], rows: Sequence[Sequence[str]], *, fewest:
     for name, column in zip(names, columns):
         start = column[0] or 0.0
         if start >= 0 and start.is_integer() and column == [start + n for n in range(len(column))]:
-            words = _WORDS.findall(plain_name(name))
             is_measured = any(other != name and plain_name(other) not in _CLOCKS for other in names)
-            return name if is_measured and words and _THINGS.isdisjoint(words) else ""
+            return name if is_measured and _WORDS.search(plain_name(name)) and not names_thing(name) else ""
     return ""
+
+
+def names_thing(name: str) -> bool:
+    """Return whether a column of this name numbers or names things, such as samples."""
+    return not _THINGS.isdisjoint(_WORDS.findall(plain_name(name)))
 
 
 def holds_table(head: bytes, *, is_sure: bool) -> bool:

@@ -18,19 +18,20 @@ import numpy as np
 from mcp_server.command.outputs import list_redirected
 from mcp_server.diagnosis.progress.custom_loops import is_quoted
 from mcp_server.diagnosis.progress.named_values import (
-    COUNT_WORDS,
+    COUNTS,
     HELD_OUT,
     LOSS,
     QUALITY,
     REWARD,
     classify_name,
     find_named_values,
+    names_count,
 )
 from mcp_server.diagnosis.progress.progress_bars import find_bar
-from mcp_server.diagnosis.progress.step_counters import parse_count
 from mcp_server.diagnosis.progress.tables import is_row
 from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.scalar_files import rank_step
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import read_outputs
 from mcp_server.scalars.run_scalars import ScalarReading, ScalarTarget
@@ -47,6 +48,7 @@ _RX = read_patterns("scalars/patterns", "from_log")
 
 
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
+_MOST_OTHERS = 12  # names that are told
 _MOST_NAMES, _UNPROVEN = 200, 8  # lines that a count is read from before it is proved
 _MOST_READERS = 64  # logs that are read on where they grow
 _MARK_BYTES = 64  # before the place where a log is read on: they must be there still
@@ -74,21 +76,8 @@ _SLOW_PATTERN = (
 
 _TABLE_SIGNS = "│┃|"
 _CELLS = compile_lazily(f"[{_TABLE_SIGNS}]")
-_WORKER = compile_lazily(r"^\s*\([^()]* pid=\d+[^()]*\)")  # of Ray, before a line of its
 _LINES_AFTER_TITLE = 6  # without a table: the title was of something else
 
-# A count that begins a line, or stands behind another: `══ iteration 5 of 60`, `ep 3/16 it 00780/00800`.
-_COUNT = compile_lazily(
-    r"(?i)(?:^[^A-Za-z]{0,60}(?:train(?:ing)?\W{1,5})?|\d[\d,]*[\])]?\W{1,5})"
-    rf"(?P<word>{'|'.join(filter(str.isascii, sorted(COUNT_WORDS)))})"
-    r"\s{0,3}[:=#]?\s{0,3}[\[(]?(?P<count>\d[\d,]*)(?![\w.%])"
-)
-
-# `success: 65.88 %`, `║ success   65.88 % ║`, but no bar of progress.
-_PER_CENT = compile_lazily(
-    r"(?<!\w)(?P<name>[A-Za-z][\w./@+-]{0,40}+(?: [A-Za-z][\w./@+-]{0,40}+){0,3})['\"]?"
-    r"\s{0,20}[:=]?\s{0,40}\d+(?:\.\d+)?\s?%(?!\|)"
-)
 
 LogPoints = list[tuple[int | None, float]]
 
@@ -118,6 +107,13 @@ class LogMetrics:
             if found := match_tags(pattern, names):
                 return {name: names[name] for name in found}
         return {}
+
+    @property
+    def own_series(self) -> dict[str, LogPoints]:
+        """The numbers of the program's own names alone that change and count nothing."""
+        known = {name.lower() for name in self.points}
+        series = {name: pairs for name, pairs in self.printed.items() if name.lower() not in known}
+        return {n: pairs for n, pairs in series.items() if not names_count(n) and len({v for _, v in pairs}) > 1}
 
 
 def read_log_metrics(run: Run, rundir: RunDir) -> LogMetrics:
@@ -258,6 +254,7 @@ class _LogReader:
         self._counts: dict[str, LogPoints] = {}
         self._percents: set[str] = set()
         self._rows: list[tuple[str, list[MetricLine], bool]] = []  # of an open table
+        self._below: list[str] = []  # lines below the heading of the first step
         self._offset, self._is_cut, self._rest, self._seen = 0, False, b"", b""
 
     def read(self, *, is_whole: bool) -> LogMetrics:
@@ -294,7 +291,11 @@ class _LogReader:
             if is_row_of_names:
                 self._rows.append((line, readings, self._progress.first_step_seen))
             elif self._progress.first_step_seen or step == 0:
+                for former in self._below:
+                    self._take_line(former, (), step)
                 self._take_line(line, readings, step)
+            is_early = self._progress.is_below_heading and not self._progress.first_step_seen
+            self._below = [*self._below[-_UNPROVEN:], line] if is_early else []
 
     def _take_rows(self) -> None:
         """Take the numbers of a table at its own step, which may stand below them."""
@@ -313,19 +314,20 @@ class _LogReader:
         if not is_quoted(line):
             named = _find_own_names(line)
             if readings and readings[-1].step is not None:  # where a line counts, a space may stand before a number
-                named = {**{n: value for n, value in _find_spaced(line).items() if n not in COUNT_WORDS}, **named}
+                named = {**{n: value for n, value in _find_spaced(line).items() if not names_count(n)}, **named}
             _add(self._printed, step, named.items())
             _add(self._counts, None, self._find_counts(line))
             if "%" in line and len(self._percents) < _MOST_NAMES:
-                self._percents.update(found["name"] for found in _PER_CENT.finditer(line))
+                self._percents.update(found["name"] for found in _RX.per_cent.finditer(line))
 
     def _find_counts(self, line: str) -> Iterator[tuple[str, float]]:
         """Yield what ``line`` counts, by its own words or by the column of its table."""
         if (row := self._progress.count_of_row) is not None:
             yield row[0], float(row[1])
-        for match in _COUNT.finditer(line):
-            if (count := parse_count(match["count"])) is not None:
-                yield match["word"].lower(), float(count)
+        for name, value, _ in find_named_values(line):
+            word = name.text.rpartition(" ")[2]
+            if name.bits & COUNTS and (word == name.text or rank_step(name.text) is not None):
+                yield word, value
 
     def _is_new(self, name: str, value: float) -> bool:
         measure, before = classify_name(name), self._points.get(name)
@@ -334,8 +336,9 @@ class _LogReader:
     def _describe(self) -> LogMetrics:
         if not self._progress.first_step_seen:  # a run without a step has no metrics
             return LogMetrics({}, tuple(self._notes()))
-        points = {name: list(pairs) for name, pairs in self._points.items()}
         printed = {name: list(pairs) for name, pairs in self._printed.items()}
+        own = {name.lower(): pairs for name, pairs in printed.items() if pairs[1:] == self._points.get(name.lower())}
+        points = {name: list(own.get(name, pairs)) for name, pairs in self._points.items()}  # or the first one, too
         for name, value in reversed(self._baseline.values):
             if (name in points or len(points) < _MOST_NAMES) and (0, value) not in points.get(name, [])[:1]:
                 points.setdefault(name, []).insert(0, (0, value))
@@ -359,15 +362,15 @@ def _add(points: dict[str, LogPoints], step: int | None, values: Iterable[tuple[
             found = points.setdefault(name, [])
             newest = found[-_UNPROVEN:]
             at = newest.index((None, value)) - len(newest) if step is not None and (None, value) in newest else None
-            if at is None:
-                found.append((step, value))
-            else:
+            if at is not None:
                 found[at] = step, value
+            elif step is None or found[-1:] != [(step, value)]:  # the last line may be printed again
+                found.append((step, value))
 
 
 def _find_own_names(line: str) -> dict[str, float]:
     """Return the numbers of ``line`` by its own names, the first of each; neither its settings nor a model's size."""
-    line = _WORKER.sub("", line, count=1)
+    line = _RX.prefix.sub("", line, count=1)
     cells = [cell.strip() for cell in _CELLS.split(line) if cell.strip()] if is_row(line) else []
     line = ": ".join(cells) if len(cells) == 2 else line  # noqa: PLR2004 - a name and its number
     named: dict[str, float] = {}
@@ -376,6 +379,12 @@ def _find_own_names(line: str) -> dict[str, float]:
         if not _RX.no_metric.search(name):
             with contextlib.suppress(ValueError):
                 named.setdefault(name, float(found["value"].replace(",", "")))
+    for found in _RX.list.finditer(line) if "[" in line else ():
+        items = [_RX.item.fullmatch(item) for item in found["items"].split(",")]
+        if len(items) > 1 and all(items):
+            named.update((f"{found['name'].strip()}[{n}]", float(item[1])) for n, item in enumerate(items) if item)
+    if (whole := _RX.whole.match(line)) is not None:
+        named[" ".join(whole[1].split())] = float(whole[2])
     return named
 
 
@@ -434,6 +443,8 @@ def read_printed(run: Run, store: RunStore, names: Sequence[str] = ()) -> tuple[
     if run.attempt > 1:
         notes.append("They are of one attempt, the newest with a step: read_log has those of the others.")
     notes += printed.notes
+    if others := list(printed.own_series)[:_MOST_OTHERS]:
+        notes.append(f"By the program's own names also: {', '.join(others)}.")
     own = {name: points for pattern in names for name, points in printed.select(pattern).items()}
     reading = ScalarReading(run.run_id, _build_series({**own, **printed.points}), tuple(notes))
     return ScalarTarget(str(printed.log), [printed.log], run.run_id), reading

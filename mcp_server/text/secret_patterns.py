@@ -16,16 +16,11 @@ _RX = read_patterns("text/patterns", "secret_patterns")
 
 MASKED = "[masked]"
 
-# NAME=value before a command in a shell; a value that begins with $ comes from elsewhere.
-_ASSIGNMENT = compile_lazily(r"""(?<![\w-])(?P<name>[A-Za-z_]\w*)=["']?(?P<value>[^\s"';&|]{8,})""")
 _LOOKS_LIKE_A_KEY = compile_lazily(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[A-Za-z0-9+/]{16,}")
-_WORD_SETTING = compile_lazily(r"[+~-]*(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
-_WORD_FLAG = compile_lazily(r"--?[A-Za-z][\w.\-]*")
 _KEY, _CHANGE = compile_lazily(r"[A-Za-z0-9_+=\-]+"), compile_lazily(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
 _SHORTEST_KEY, _FEWEST_CHANGES = 16, 4
 _WORDS_OF_LOGIN = 4
 _SHORTEST_DISTINCT = 8
-_DISTINCT = compile_lazily(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
 _LONGEST_VALUE = 500  # characters of a value that are searched
 _BLOCKS = [dict(block) for block in read_blocks("text/secrets")]
 # The two looks ahead of all: without them a search tries every service at every character, which takes 3 to 10 times as
@@ -37,8 +32,6 @@ _SERVICE_TOKEN = compile_lazily(
 )
 _LOGIN = compile_lazily(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
 _LIKE_A_PASSWORD = compile_lazily(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
-_LITERAL_KEY = compile_lazily(r"(?=.{0,99}[A-Za-z])(?=.{0,99}\d)[\w.~+=!@%^&*:-]{8,}|[A-Za-z]{20,}|\d{8,}")
-_MIXED_RUN = compile_lazily(r"(?=(?:[^A-Za-z]*[A-Za-z]){3})(?=(?:\D*\d){3})[A-Za-z0-9]{10,}")
 
 
 def names_a_secret(name: str) -> bool:
@@ -52,7 +45,7 @@ def is_secret_variable(name: str, value: str) -> bool:
         return False
     if not _RX.setting_key.fullmatch(name) or _RX.sure_name.search(name) or _RX.cipher_key.fullmatch(name):
         return True
-    return any(_LITERAL_KEY.fullmatch(word) for word in re.split(r"\{\w*\}|[\W_]", value))
+    return any(_RX.literal_key.fullmatch(word) for word in re.split(r"\{\w*\}|[\W_]", value))
 
 
 def holds_a_secret(name: str, value: str) -> bool:
@@ -67,7 +60,7 @@ def is_distinct(name: str, value: str) -> bool:
         return False
     if not names_a_secret(name):
         return has_service_token(value) or _looks_like_one_key(value)
-    return bool(_DISTINCT.search(value))
+    return bool(_RX.distinct.search(value))
 
 
 def has_service_token(text: str) -> bool:
@@ -77,7 +70,7 @@ def has_service_token(text: str) -> bool:
 
 def find_assigned_secrets(command: str) -> Iterator[str]:
     """Yield the names of secrets whose values a shell command contains, as in ``HF_TOKEN=hf_abc python train.py``."""
-    for match in _ASSIGNMENT.finditer(command):
+    for match in _RX.assignment.finditer(command):
         if _assigns_a_secret(match):
             yield match["name"]
 
@@ -91,8 +84,8 @@ def find_keys(words: Sequence[str]) -> Iterator[str]:
     """
     login = 0  # how many words `wandb login` may still be followed by
     for before, word in zip(("", *words), words):
-        named = _WORD_SETTING.fullmatch(word)
-        name = named["name"] if named else before.lstrip("-") if _WORD_FLAG.fullmatch(before) else ""
+        named = _RX.word_setting.fullmatch(word)
+        name = named["name"] if named else before.lstrip("-") if _RX.word_flag.fullmatch(before) else ""
         value = named["value"].strip("\"'") if named else word
         login = _WORDS_OF_LOGIN if word == "login" else login - 1
         if _is_key_of(name, value):
@@ -122,7 +115,7 @@ def _looks_like_one_key(value: str) -> bool:
 
 def mask_assigned_secrets(command: str) -> str:
     """Return a shell command with the values of such secrets replaced by "…"."""
-    return _ASSIGNMENT.sub(
+    return _RX.assignment.sub(
         lambda match: match[0].removesuffix(match["value"]) + "…" if _assigns_a_secret(match) else match[0], command
     )
 
@@ -160,8 +153,8 @@ def _is_secret_literal(name: str, value: str, *, is_value: bool) -> bool:
         return True  # with its spaces
     is_token = "token" in name.lower() and not _RX.ordinary_token.fullmatch(name)
     if is_value and is_token:
-        return bool(_LITERAL_KEY.fullmatch(value))
-    return (is_token or bool(_RX.cipher_key.fullmatch(name))) and bool(_MIXED_RUN.fullmatch(value))
+        return bool(_RX.literal_key.fullmatch(value))
+    return (is_token or bool(_RX.cipher_key.fullmatch(name))) and bool(_RX.mixed_run.fullmatch(value))
 
 
 def _mask_known(text: str, values_by_name: Mapping[str, str] | None) -> str:

@@ -289,6 +289,29 @@ def test_a_program_s_own_word_for_its_count_has_that_count(tmp_path: Path, form:
     assert [value for _, value in counts][-3:] == [6.0, 7.0, 8.0]
 
 
+def test_values_below_a_heading_are_at_its_step_from_the_first_on(tmp_path: Path) -> None:
+    form = (
+        "INFO\t[step={0}/460,epoch=0]\n    optim/total_grad_norm=0.{0}\n    train/loss=3.{0}\n    piqa_len_norm=0.6{0}"
+    )
+    read(tmp_path, [line for n in (301, 310, 320) for line in form.format(n).splitlines()])
+    metrics = read_log_metrics(make_run(), RunDir(tmp_path))
+    norms = [(301, 0.301), (310, 0.310), (320, 0.320)]
+    assert metrics.select("total_grad_norm") == {"optim/total_grad_norm": norms}
+    assert list(metrics.own_series) == ["piqa_len_norm"]
+
+
+def test_lists_and_long_names_are_curves_by_the_program_s_own_names(tmp_path: Path) -> None:
+    ap = "Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ]"
+    lines = [
+        f"Epoch {n}\ntrain_loss 0.{n}\nPseudo dice [np.float32(0.6{n}), np.float32(0.5{n})]\n {ap} = 0.3{n}"
+        for n in (1, 2)
+    ]
+    read(tmp_path, [line for one in lines for line in one.splitlines()])
+    series = read_log_metrics(make_run(), RunDir(tmp_path)).own_series
+    assert series["Pseudo dice[1]"] == [(1, 0.51), (2, 0.52)]
+    assert series[" ".join(ap.split())] == [(1, 0.31), (2, 0.32)]
+
+
 def test_names_printed_in_per_cent_are_known(tmp_path: Path) -> None:
     form = "step {0}/9 loss: 0.{0}, success: {0}.5 %, top-1 accuracy 1{0}%\n║ wins    {0}.25 % ║\nrest 10%|█ | 1/9"
     lines = [form.format(n) for n in range(1, 10)]

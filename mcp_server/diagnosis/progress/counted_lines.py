@@ -15,13 +15,13 @@ from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     MAX_COUNT,
     NamedValue,
-    classify_name,
     find_named_values,
     name_own_measure,
+    names_count,
     parse_integer,
 )
 from mcp_server.diagnosis.progress.step_counters import StepReading
-from mcp_server.record.scalar_files import measures_time
+from mcp_server.record.scalar_files import is_epoch, measures_time
 from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
@@ -35,11 +35,7 @@ _MOST = 10**9  # seconds since 1970 count no steps
 _SHARES = ("progress", "complete", "completed", "done")  # in percent
 _BARS = ("%|", "it/s", "s/it", "━")
 _BLANKS = compile_lazily(r"\s+")
-_TIME = compile_lazily(r"\s?(?:[num]?s|secs?|seconds|min|minutes|h|hours)\b")
 _LETTERS = compile_lazily(r"[^\W\d_]{2,}")
-_UNIT = compile_lazily(r"\s{0,2}(?:[a-z]{2,20}s|complete|done)\b")
-_THINGS = compile_lazily(r"\s{0,2}[A-Za-z]{2,20}s\b")
-_TOTAL = compile_lazily(r"\s?(?:/|of)\s{0,8}$")
 _WORDS = compile_lazily(
     r"(?<![\w.:])[^\W\d][\w./'-]*(?: [^\W\d_][\w./'-]*){0,2}(?=['\"]?\s{0,3}(?:[:=(\[|#]\s{0,9}){0,2}['\"]?$)"
 )
@@ -109,13 +105,13 @@ def _open(text: str, at_s: float) -> _Shape:
     *gaps, end = text.split("\0")
     found = [_WORDS.search(gap) for gap in gaps]
     names = [one[0].lower() if one else "" for one in found]
-    totals = [bool(_TOTAL.match(gap)) for gap in gaps]
+    totals = [bool(_RX.total.match(gap)) for gap in gaps]
     after = [*gaps[1:], end]
     units = [after[n + 1] if n + 1 < len(gaps) and totals[n + 1] else gap for n, gap in enumerate(after)]
-    may_count = [not name and not _THINGS.match(unit) for name, unit in zip(names, units)]
-    names = ["time" if _TIME.match(unit) else name for name, unit in zip(names, units)]
-    behind = [match[0].strip() if (match := _UNIT.match(unit)) else "" for unit in units]
-    names = [unit if _counts(unit) else name for name, unit in zip(names, behind)]
+    may_count = [not name and not _RX.things.match(unit) for name, unit in zip(names, units)]
+    names = ["time" if _RX.time.match(unit) else name for name, unit in zip(names, units)]
+    behind = [match[0].strip() if (match := _RX.unit.match(unit)) else "" for unit in units]
+    names = [unit if counts_by_rise(unit) else name for name, unit in zip(names, behind)]
     return _Shape(names, may_count, _RX.head.fullmatch(gaps[0]) is not None, totals, at_s)
 
 
@@ -136,7 +132,7 @@ def _find_counter(shape: _Shape, rising: list[int], at_s: float) -> int | None:
     if not rising:
         return None
     columns = [*zip(*(cells for _, cells in shape.rows))]
-    named = [n for n, name in enumerate(shape.names) if _counts(name)]
+    named = [n for n, name in enumerate(shape.names) if counts_by_rise(name)]
     if any({*columns[n]} == {"0"} for n in named):
         return None  # `iter 3 step 0`: it counts within a step
     is_measured = any(
@@ -164,16 +160,12 @@ def _is_count(cell: str) -> bool:
 
 
 def _number(cell: str) -> float:
-    return float(cell.rstrip("%").replace(",", ""))
+    return float(cell.rstrip("%").replace(",", "").replace("D", "e"))  # Fortran's `1.2D-03`
 
 
-def _counts(name: str) -> bool:
-    measure = classify_name(name) if name else None
-    return (
-        name.endswith(_SHARES)
-        or _RX.rising.fullmatch(name) is not None
-        or (measure is not None and measure.bits & COUNTS != 0)
-    )
+def counts_by_rise(name: str) -> bool:
+    """Return whether a number of this name, in lower case, counts where it rises."""
+    return name.endswith(_SHARES) or _RX.rising.fullmatch(name) is not None or names_count(name)
 
 
 def _read(line: str, shape: _Shape, counter: int, cells: list[str], text: str) -> Row:
@@ -190,4 +182,6 @@ def _read(line: str, shape: _Shape, counter: int, cells: list[str], text: str) -
     key = f"{KEY} {shape.names[counter] or text.strip()}"
     has_total = has_total and len({cells[after] for _, cells in shape.rows}) == 1
     total = parse_integer(cells[after]) if has_total else 100 if cells[counter][-1] == "%" else None
-    return StepReading(CounterRank.UNLABELLED, key, step, total) if step else None, values
+    epochs = (n for n, name in enumerate(shape.names) if n != counter and name and _is_count(cells[n]))
+    epoch = next((int(_number(cells[n])) for n in epochs if is_epoch(shape.names[n])), None)
+    return StepReading(CounterRank.UNLABELLED, key, step, total, epoch) if step else None, values

@@ -19,20 +19,15 @@ from mcp_server.diagnosis.progress.named_values import (
     parse_integer,
 )
 from mcp_server.diagnosis.progress.step_counters import StepReading
-from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "custom_loops")
 
-_MAX_HEADER_CHARS = 160
 _HEADED_LINES = 8  # a loss at most this many lines below a step count belongs to it
-_MAX_LOSSES = 64
-_MAX_TEMPLATES = 512
+_MAX_HEADER_CHARS, _MAX_LOSSES, _MAX_TEMPLATES = 160, 64, 512
 NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
-
-_BETWEEN_BARS = compile_lazily(r"\|\s{0,6}(\d{1,9})\s?/\s?(\d{1,9})\s{0,6}\|")
 
 
 def is_quoted(line: str) -> bool:
@@ -57,13 +52,17 @@ def reports_no_training(line: str) -> bool:
 
 
 class CustomLoopReader:
-    """Reads lines that match no format. ``epoch``: of the last heading, with their total; ``headings``: how many."""
+    """Reads lines that match no format. ``epoch``: of the last heading, with their total; ``headings``: how many.
+
+    ``length``: the steps of an epoch, as `Epoch: 1, Steps: 266` says them. ``heading``: a count above its loss.
+    """
 
     def __init__(self) -> None:
         self.epoch: tuple[int, int | None] | None = None
+        self.length: int | None = None
         self.headings = 0
         self._header_template = ""
-        self._open_reading: StepReading | None = None  # a count whose loss has not been printed yet
+        self.heading: StepReading | None = None
         self._lines_since_open = 0
         self._evaluated_epoch: int | None = None
         self._held_out_loss: float | None = None  # on the line above
@@ -90,8 +89,7 @@ class CustomLoopReader:
         if held_out is not None and not bits & COUNTS and any(abs(loss - held_out) < held_out / 1e3 for loss in losses):
             of_held_out = True  # `Val loss: 2.3` and, below it, its parts: `l1: 2.1 kl: 3.0 loss: 2.3`
         if of_held_out and not (bits & HELD_OUT and bits & COUNTS):
-            metrics = [one for one in values if not one[0].bits & COUNTS]
-            return self._read_evaluated(line), [(as_held_out(name), value, of) for name, value, of in metrics]
+            return self._read_evaluated(line), as_held_out(values)
         if is_loaded:
             return None, values
         if not bits & COUNTS:
@@ -99,12 +97,15 @@ class CustomLoopReader:
             is_strong = bits & _STRONG and (not bits & HELD_OUT or (bits & LOSS and _RX.position.search(line)))
             return self._read_uncounted(line, values, is_row=is_row) if is_strong else None, values
         if bits & (_STRONG | _WEAK):
-            reading = self._place_in_epoch(read_counted(values, bits))
+            reading = self._place_in_epoch(read_counted(values, bits), values)
             return _add_named_total(_add_position(reading, line), line), values
         return self._read_header(line, template, values), values
 
-    def _place_in_epoch(self, reading: StepReading | None) -> StepReading | None:
+    def _place_in_epoch(self, reading: StepReading | None, values: list[NamedValue]) -> StepReading | None:
         """Read `batch 5 of 200` as a place in the epoch of the last heading: a pass over the data ends there."""
+        if reading is not None and reading.rank is CounterRank.EPOCH:
+            lengths = [int(value) for name, value, of in values if name.text == "steps" and value > 0 and not of]
+            self.length = lengths[0] if lengths else self.length
         if reading is None or "batch" not in reading.key or reading.step is None or reading.total is None:
             return reading
         epoch, epochs = self.epoch or (None, None)
@@ -118,7 +119,7 @@ class CustomLoopReader:
 
     def close_table(self) -> None:
         """Forget the count of a table: it is of no line below."""
-        self._open_reading = None
+        self.heading = None
 
     def _read_evaluated(self, line: str) -> StepReading | None:
         """Read `eval epoch: 2, loss: 0.4` below the same of epoch 1: training goes on between them."""
@@ -150,8 +151,8 @@ class CustomLoopReader:
                 if 0 < n <= per
                 else None
             )
-        if self._open_reading is not None:
-            return self._open_reading
+        if self.heading is not None:
+            return self.heading
         if is_row:
             return None
         name, value, _ = next(named_value for named_value in values if named_value[0].bits & _STRONG)
@@ -165,20 +166,16 @@ class CustomLoopReader:
         return None
 
     def _read_header(self, line: str, template: str, values: list[NamedValue]) -> StepReading | None:
-        """Remember a count without a loss: it only begins. An epoch ends when the next begins, in the same words."""
+        """Remember a count without a loss: it only begins. An epoch ends where a line says so, or the next begins."""
         self._lines_since_open += 1
-        if (
-            self._open_reading is not None
-            and self._open_reading.step is not None
-            and self._lines_since_open > _HEADED_LINES
-        ):
-            self._open_reading = None
+        if self.heading is not None and self.heading.step is not None and self._lines_since_open > _HEADED_LINES:
+            self.heading = None
         match = _RX.epoch.search(line) if "poch" in line or "POCH" in line else None
         if match is not None and len(values) > 1 and any(name.bits & STEP and value for name, value, _ in values):
             reading = read_counted(values, COUNTS | LOSS)  # `[step=10/30,epoch=0]`
             is_step = reading is not None and (reading.step or reading.n)
             if is_step and not any(self._line_properties(line, template)):
-                self._open_reading, self._lines_since_open = reading, 0
+                self.heading, self._lines_since_open = reading, 0
                 return None
         if (
             (match is None and len(values) != 1)
@@ -190,7 +187,7 @@ class CustomLoopReader:
             name, value, of = values[0]
             if value > 0 and (not name.text.endswith("s") or "update" in name.text):  # plural names are plans
                 rank = CounterRank.STEP if name.bits & STEP else CounterRank.EPOCH
-                self._open_reading = StepReading(
+                self.heading = StepReading(
                     rank, f"step {name.text}", int(min(value, MAX_COUNT)), parse_integer(of) if of else None
                 )
                 self._lines_since_open = 0
@@ -199,7 +196,9 @@ class CustomLoopReader:
         is_same_header, self._header_template = template == self._header_template, template
         before = self.epoch
         self.name_epoch(epoch, epochs, is_heading=True)
-        self._open_reading = StepReading(CounterRank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
+        self.heading = StepReading(CounterRank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
+        if _RX.ended.search(line):
+            return StepReading(CounterRank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
         if is_same_header and before is not None and epoch == before[0] + 1:
             return StepReading(CounterRank.EPOCH, "epoch", epoch=before[0], epochs=epochs)
         return None
@@ -241,16 +240,15 @@ def find_values_behind_bar(text: str) -> list[NamedValue]:
     if _RX.quoted.search(text) or _RX.loaded.search(text) or _RX.not_training.search(text):
         return []
     values = find_named_values(text)
-    if is_held_out(text) and not any(name.bits & HELD_OUT for name, _, _ in values):
-        return [(as_held_out(name), value, of) for name, value, of in values]
-    return values
+    is_plain = not any(name.bits & HELD_OUT for name, _, _ in values)
+    return as_held_out(values) if is_plain and is_held_out(text) else values
 
 
 def _add_position(reading: StepReading | None, line: str) -> StepReading | None:
     """Add the position in the epoch that stands between bars: `Train | Epoch 2 | 200/1000 | ce 5.1`."""
     if reading is None or reading.step is not None or reading.n is not None or "|" not in line:
         return reading
-    match = _BETWEEN_BARS.search(line) if reading.epoch is not None else None
+    match = _RX.between_bars.search(line) if reading.epoch is not None else None
     if match is None or int(match[1]) > int(match[2]):
         return reading
     n, per = parse_integer(match[1]), parse_integer(match[2])

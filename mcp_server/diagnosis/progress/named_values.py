@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+from mcp_server.record.scalar_files import COUNT_WORDS, EPOCH_NAMES, STEP_NAMES
 from mcp_server.text.regex import compile_lazily, find_all
 from mcp_server.text.rows import read_blocks, read_patterns
 
@@ -26,6 +27,7 @@ _MAX_NAME_CHARS = 96
 
 
 _MOST_FALL = 5.0  # of the last value to the mean of an epoch
+_SCOPED = ("{", "[val", "[eval", "[test", "[dev")  # {"loss": 1.75, "eval": {"loss": 1.95}}; [valid] loss=1.95
 _find_values = find_all(_RX.named_value, "name", "at", "value", "power", "of", "mean")
 MAX_COUNT = 10**15  # larger numbers are not counts
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
@@ -65,13 +67,10 @@ HEADLINES = (
     *("accuracy", "error", "loss_d", "loss_g"),
 )
 _SORTS = {one["sort"]: frozenset(one["words"].split()) for one in _BLOCKS if "sort" in one}
-_STEPS, _EPOCHS, _NOT_SO_FAR, _VERBS = _SORTS["step"], _SORTS["epoch"], _SORTS["plan"], _SORTS["verb"]
-COUNT_WORDS = _STEPS | _EPOCHS
+_NOT_SO_FAR, _VERBS = _SORTS["plan"], _SORTS["verb"]
+_STEPS, _EPOCHS = _SORTS["step"].union(STEP_NAMES, COUNT_WORDS), _SORTS["epoch"].union(EPOCH_NAMES) - _NOT_SO_FAR
 _SCOPES = _SORTS["scope"] | {""}
 _UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  # updates are made, never planned
-
-_PLACE = compile_lazily(r"(.+) (?:at|after|in) (\w+)")
-_COUNT_BEFORE = compile_lazily(r"第\d+(?:轮|步|回合|次迭代) ")
 
 
 _name_cache: dict[str, ValueName | None] = {}
@@ -88,6 +87,12 @@ def classify_name(raw: str) -> ValueName | None:
     return name
 
 
+def names_count(name: str) -> bool:
+    """Return whether a number of this name counts steps, epochs or the like."""
+    measure = classify_name(name)
+    return measure is not None and measure.bits & COUNTS != 0
+
+
 def measures_loss(name: str) -> bool:
     """Return whether a metric of this name is a loss, of training or held out, whatever its words: `denoise_mse`."""
     return next((bit for bit, pattern in _MEASURES if pattern.search(name.lower())), 0) == LOSS
@@ -98,22 +103,25 @@ def _count_name(text: str) -> ValueName | None:
     scope, _, last = words[-1].rpartition("/") if words else ("", "", "")
     if scope not in _SCOPES:
         return None
-    parse_integer = "_".join((*words[:-1], last))
+    joined = "_".join((*words[:-1], last))
     is_so_far = _NOT_SO_FAR.isdisjoint(words)
-    if parse_integer in _STEPS or (last in _STEPS and is_so_far) or (last == "updates" and _UPDATES.issuperset(words)):
+    if joined in _STEPS or (last in _STEPS and is_so_far) or (last == "updates" and _UPDATES.issuperset(words)):
         return ValueName(text, STEP, None)
-    return ValueName(text, EPOCH, None) if parse_integer in _EPOCHS or (last in _EPOCHS and is_so_far) else None
+    return ValueName(text, EPOCH, None) if joined in _EPOCHS or (last in _EPOCHS and is_so_far) else None
 
 
 def _measure_name(text: str) -> ValueName | None:
     words = text.split()
-    if words and (words[-1] in _STEPS or words[-1] in _EPOCHS):
+    if _ends_in_count(words):
         return None  # "validation loss at iteration 100"
+    if words[-2:-1] == ["per"] and not words[-1].startswith("s"):  # "reward per episode", but "steps per second"
+        words = words[:-2]
+        text = " ".join(words)
     bits = 0 if _RX.setting.search(text) else next((bit for bit, pattern in _MEASURES if pattern.search(text)), 0)
     if not bits:
         return None
     is_held_out = _HELD_OUT_WORDS.search(text) is not None
-    plain = _HELD_OUT_WORDS.sub(" ", text).strip(" _./-:") if is_held_out else _COUNT_BEFORE.sub("", text)
+    plain = _HELD_OUT_WORDS.sub(" ", text).strip(" _./-:") if is_held_out else _RX.count_before.sub("", text)
     spoken = len(words)  # "loss is 0.3", "recall@20 is now 0.16"
     while spoken > 1 and words[spoken - 1] in _VERBS:
         spoken -= 1
@@ -125,15 +133,24 @@ def _measure_name(text: str) -> ValueName | None:
     return ValueName(text.removeprefix("finished with "), bits, headline, speaks)  # Optuna's value
 
 
+def _ends_in_count(words: list[str]) -> bool:
+    return bool(words) and (words[-1] in _STEPS or words[-1] in _EPOCHS) and words[-2:-1] != ["per"]
+
+
 def name_own_measure(text: str) -> ValueName | None:
     """Return the name of a number of any name, in lower case, that is neither a setting nor part of a sentence."""
-    is_none = _RX.setting.search(text) is not None or not _VERBS.isdisjoint(text.split()[-1:])
+    words = text.split()
+    is_none = _ends_in_count(words) or _RX.setting.search(text) is not None or not _VERBS.isdisjoint(words[-1:])
     return classify_name(text) or (None if is_none else ValueName(text, QUALITY, None))
 
 
-def as_held_out(name: ValueName, data: str = "val") -> ValueName:
-    """Return the name of the same figure of held-out ``data``."""
-    return name if name.bits & HELD_OUT else classify_name(f"{data} {name.text}") or name
+def as_held_out(values: list[NamedValue], data: str = "val") -> list[NamedValue]:
+    """Return the figures of a line by their names of held-out ``data``, without its counts."""
+    return [
+        (name if name.bits & HELD_OUT else classify_name(f"{data} {name.text}") or name, value, of)
+        for name, value, of in values
+        if not name.bits & COUNTS
+    ]
 
 
 def is_remark(line: str, name: ValueName) -> bool:
@@ -171,10 +188,10 @@ def _is_mean(value: float, mean: float) -> bool:
 def find_named_values(line: str) -> list[NamedValue]:
     """Return the named numbers of ``line`` that are counts or metrics, in order."""
     values = []
-    if "{" in line and (scope := _RX.scope.search(line)) is not None:  # {"loss": 1.75, "eval": {"loss": 1.95}}
+    if any(sign in line for sign in _SCOPED) and (scope := _RX.scope.search(line)) is not None:
         inner = find_named_values(scope["inner"])
         outer = find_named_values(line[: scope.start()] + line[scope.end() :])
-        return outer + [(as_held_out(name, scope["data"].lower()), value, of) for name, value, of in inner]
+        return outer + as_held_out(inner, scope["data"].lower())
     found = _find_values(line.partition("arameters: {")[0])  # "Trial 3 finished with value: 0.5 and parameters: {"
     has_meters = sum(mean != "" for *_, mean in found) > 1 if "(" in line else False
     if "{" in line and (losses := _RX.losses.search(line)) is not None:
@@ -182,7 +199,7 @@ def find_named_values(line: str) -> list[NamedValue]:
     elif not found and "," in line:
         found = [(one["name"], "", one["value"], "", "", "") for one in _RX.value_first.finditer(line)]
     for raw, at, value, power, of, mean in found:
-        place = _PLACE.fullmatch(raw) if at else None  # `cost after iteration 100: 0.87`
+        place = _RX.place.fullmatch(raw) if at else None  # `cost after iteration 100: 0.87`
         figure = place[1] if place is not None else raw
         name = _name_cache[figure] if figure in _name_cache else classify_name(figure)
         if name is not None and at:  # `train loss 39 0.384`

@@ -12,9 +12,15 @@ from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "planned_totals")
 
-_WORDS = ("ter", "poch", "step", "update", "trial", "frame", "round", "generation")  # of all settings
+_WORDS = ("ter", "poch", "step", "update", "trial", "frame", "round", "generation", "kimg")  # of all settings
 # What the counter of a format counts, where the settings of its programs have their own names for it.
-_UNITS = {"sample_factory": "frames", "stable_baselines3": "frames", "cleanrl": "frames", "optuna": "trials"}
+_UNITS = {
+    "stylegan": "images",
+    "sample_factory": "frames",
+    "stable_baselines3": "frames",
+    "cleanrl": "frames",
+    "optuna": "trials",
+}
 
 
 class PlannedTotals:

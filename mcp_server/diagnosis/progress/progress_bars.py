@@ -8,7 +8,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
-from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "progress_bars")
@@ -18,11 +17,6 @@ _SHORT_STEP_S, _LONG_S, _MIN_STEP_S = 0.001, 4, 0.00002
 _MAX_TITLES = 1_024
 _MAX_TITLE_CHARS = 160
 _UNITS_OF_DATA = frozenset({"B", "iB", "kB", "KB", "MB", "GB", "MiB", "examples", "files", "file", "ba"})
-
-_COUNT = compile_lazily(r"(?<!\d)(\d{1,15})it \[(\d+:[\d:]+), ([^\]]{0,1000})")
-_SPEED = compile_lazily(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z_]+|([A-Za-z_]+)/s)")
-_TIME = compile_lazily(r"\d+:\d\d(?::\d\d)?")
-_DIGITS = compile_lazily(r"\d+")
 
 
 class BarSubject(Enum):
@@ -76,7 +70,7 @@ def find_bar(line: str) -> ProgressBar | None:
             )
             behind = line[match.end() + 1 :]
             return bar._replace(behind=behind) if behind and not behind.isspace() else bar
-        if match := _COUNT.search(line):
+        if match := _RX.count.search(line):
             return _build_bar(line[: match.start()], parse_integer(match[1]), None, "", match[2], match[3])
     return _find_rich_bar(line) if "━" in line else None
 
@@ -87,7 +81,7 @@ def _find_rich_bar(line: str) -> ProgressBar | None:
     if match is None or (match["n"] or match["first"]) is None:
         return None
     title, rest = match["title"], match["rest"]
-    time = _TIME.search(rest)
+    time = _RX.time.search(rest)
     bar = _build_bar(
         f"{title}:",  # its number is of the epoch
         parse_integer(match["first"] or match["n"]),
@@ -106,7 +100,7 @@ def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, 
         if len(_title_cache) >= _MAX_TITLES:
             _title_cache.clear()
         title = _title_cache[before] = _read_title(before)
-    speed = _SPEED.search(rest)
+    speed = _RX.speed.search(rest)
     step_s = _step_s(speed) if speed is not None else None
     rest = rest[speed.end() :] if speed is not None else rest
     kind = title.kind
@@ -134,7 +128,7 @@ def _read_title(before: str) -> BarTitle:
     elif shows_loss or _RX.train.search(text):
         kind = BarSubject.TRAINING
     return BarTitle(
-        _DIGITS.sub("", text),
+        _RX.digits.sub("", text),
         epoch_numbers[0] if epoch_numbers else None,
         epoch_numbers[1] if len(epoch_numbers) > 1 else None,
         kind,

@@ -28,11 +28,15 @@ class Move(Enum):
 
 
 class NamedEpoch(NamedTuple):
-    """The epoch that the output named last, outside of the counter. ``headings``: how many headings there were."""
+    """The epoch that the output named last, outside of the counter. ``headings``: how many headings there were.
+
+    ``length``: the steps of an epoch, where a line has said so.
+    """
 
     epoch: int
     epochs: int | None
     headings: int
+    length: int | None = None
 
 
 @dataclass
@@ -216,7 +220,7 @@ class RoundCounter:
         self._top = ()
         if not self._is_by_epoch:
             self._is_by_epoch = True
-            n, per, before = self._last[0], self.total, named.epoch - (named != self._lap_epoch)
+            n, per, before = self._last[0], self.total or named.length, named.epoch - (named != self._lap_epoch)
             self.counter = StepCounter(self.rank)
             epoch = before if per else None
             self.counter.update(StepReading(self.rank, "", epoch=epoch, epochs=named.epochs, n=n, per=per))
@@ -225,8 +229,8 @@ class RoundCounter:
     def _by_epoch(self, reading: StepReading, position: tuple[int, ...]) -> StepReading:
         if not self._is_by_epoch or self._lap_epoch is None:
             return reading
-        epoch, epochs, _ = self._lap_epoch
-        per = self.total
+        epoch, epochs, _, length = self._lap_epoch
+        per = self.total or length
         return reading._replace(
             step=None, total=None, epoch=epoch if per else None, epochs=epochs, n=position[0], per=per
         )

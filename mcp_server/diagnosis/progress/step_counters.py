@@ -58,6 +58,7 @@ class StepCounter:
     _offset: int = 0
     _rounds: int = 0
     _base: int | None = None
+    _first_epoch: int | None = None
     _spans_epochs: bool | None = None  # positions count through the whole run, although epochs are printed
 
     def update(self, reading: StepReading) -> bool:
@@ -86,8 +87,12 @@ class StepCounter:
         if reading.n is None:
             epoch = reading.epoch or 0
             return (epoch,), epoch, reading.epochs
-        if reading.epoch is not None and reading.per:
-            return self._in_epoch(reading, reading.epoch, reading.n, reading.per, last)
+        if reading.epoch is not None:
+            self._first_epoch = reading.epoch if self._first_epoch is None else self._first_epoch
+            if reading.per:
+                return self._in_epoch(reading, reading.epoch, reading.n, reading.per, last)
+            if self._first_epoch > 1:  # it resumed: how many steps the epochs before had is unknown
+                return (reading.epoch, reading.n), reading.epoch, reading.epochs
         return self._in_round(reading, reading.n, last)
 
     def _in_epoch(

@@ -6,42 +6,34 @@ import functools
 import operator
 import re
 from collections import deque
-from collections.abc import Iterable
 
-from mcp_server.diagnosis.progress.counted_lines import Row
+from mcp_server.diagnosis.progress.counted_lines import Row, counts_by_rise
 from mcp_server.diagnosis.progress.custom_loops import read_counted
 from mcp_server.diagnosis.progress.formats import CounterRank
 from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
-    EPOCH,
     HELD_OUT,
+    LOSS,
     MAX_COUNT,
     QUALITY,
+    STEP,
     NamedValue,
     ValueName,
     classify_name,
+    names_count,
     parse_integer,
 )
 from mcp_server.diagnosis.progress.step_counters import StepReading
 from mcp_server.record.scalar_files import FEWEST_COUNTED, find_counter
-from mcp_server.text.regex import compile_lazily
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "tables")
 
 _SIGNS = ("|", "│", "┃")
-_CELLS = compile_lazily(r"[|│┃]")
-_NUMBER = compile_lazily(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
-# A count that begins a row, perhaps behind a sign; the cells of a row: `3/12`, `0.41`, `98.2%`, `00:12`, `5.1s`, a gap.
-_ROW = compile_lazily(r"\s{0,40}[|│┃]?\s{0,20}\d[\d,]{0,14}(?:\s?/\s?\d+)?\s*(?:[|│┃\t]|\s\S)")
-_FIGURE = compile_lazily(r"[-+]?\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)")
-_COUNT = compile_lazily(r"(\d[\d,]*)(?:\s?/\s?(\d+))?")
-_RULE = compile_lazily(r"[-=+|│┃─━═┼╪:\s]*$")
 _HEADER_LINES = 3  # above a row of numbers, rules not counted
 _MAX_COLUMN_CHARS = 40
 _TRIAL_KEY = "rllib"  # of the counter: other lines of Ray Tune count the same iterations
 _TRIAL_BORDERS = ("|", "│", "+", "├", "╰", "╭")
-_BETWEEN_TRIAL_CELLS = compile_lazily(r"\s*[|│]\s*|\s{2,}")
 _MAX_TRIALS = 1_000
 
 
@@ -65,7 +57,7 @@ class DrawnTable:
     def read_row(self, line: str, values: list[NamedValue], *, is_counted: bool) -> list[NamedValue]:
         """Take the values of a row, and return them with names that say so below a heading of held-out data."""
         if not values:
-            cells = [cell.strip() for cell in _CELLS.split(line) if cell.strip()]
+            cells = [cell.strip() for cell in _RX.cells.split(line) if cell.strip()]
             self._section = cells[0] if len(cells) == 1 and cells[0].endswith("/") else self._section
         elif self._section:
             named = [(classify_name(self._section + name.text), value, of) for name, value, of in values]
@@ -107,14 +99,15 @@ class ColumnTables:
         self._columns: list[str] = []
         self._counter: int | None = None
         self._rows: list[tuple[str, list[str]]] = []  # that no column counts yet
-        self._last = -1
+        self._last = -1, -1  # epoch and position
+        self._is_again = False  # the header above the row is the one of the rows before
 
     def read_line(self, line: str) -> Row | None:
         """Return the count and the metrics of a row, without a step 0; None for any other line."""
         self.earlier, self.count, self.is_row = [], None, False
-        row = _read_numbers(line) if _ROW.match(line) else None
+        row = _read_numbers(line, len(self._columns)) if _RX.row.match(line) else None
         if row is None:
-            if not _RULE.match(line):
+            if not _RX.rule.match(line):
                 self._above.append(line)
             return None
         if self._above and (header := self._find_header(len(row))):
@@ -133,19 +126,18 @@ class ColumnTables:
 
     def _find_counter(self) -> int | None:
         rows = [[cell.replace(",", "") for cell in row] for _, row in self._rows]
-        known = [n for n, cells in enumerate(zip(*rows)) if all(map(_FIGURE.fullmatch, cells))]
+        known = [n for n, cells in enumerate(zip(*rows)) if all(map(_RX.figure.fullmatch, cells))]
         names = [self._columns[n] for n in known]
         name = find_counter(names, [[cells[n] for n in known] for cells in rows])
         return known[names.index(name)] if name else None
 
     def _open(self, columns: list[str], row: list[str]) -> None:
         """Begin the table of these columns, or go on with it where its header is printed again."""
-        if columns != self._columns:
-            self._columns, self._rows, self._last = columns, [], -1
-            names = [classify_name(column) for column in columns]
-            self._counter = next((n for n, name in enumerate(names) if name is not None and name.bits & COUNTS), None)
-        elif self._counter is not None and (count := _COUNT.fullmatch(row[self._counter])) is not None:
-            self.restarts += parse_integer(count[1]) <= self._last
+        self._is_again = columns == self._columns
+        if not self._is_again:
+            self._columns, self._rows, self._last = columns, [], (-1, -1)
+            names = ((n, column.lower()) for n, column in enumerate(columns) if _RX.count.fullmatch(row[n]))
+            self._counter = next((n for n, one in names if names_count(one) or (one[1:] and counts_by_rise(one))), None)
 
     def _find_header(self, cells: int) -> list[str]:
         """Return the names of so many columns in the nearest line above that has them, empty without one."""
@@ -157,27 +149,35 @@ class ColumnTables:
         return []
 
     def _read_row(self, row: list[str]) -> Row | None:
-        if self._counter is None or (match := _COUNT.fullmatch(row[self._counter])) is None:
+        if self._counter is None or (match := _RX.count.fullmatch(row[self._counter])) is None:
             return None
-        name, count = classify_name(self._columns[self._counter]), parse_integer(match[1])
-        cells = zip(self._columns, row)
+        counter = self._columns[self._counter].lower()
         values = [
-            (
-                classify_name(column) or ValueName(column.lower(), QUALITY, None),
-                float(cell.rstrip("%").replace(",", "")),
-                "",
-            )
-            for n, (column, cell) in enumerate(cells)
-            if n != self._counter and _FIGURE.fullmatch(cell)
+            (classify_name(counter) or ValueName(counter, STEP, None), float(parse_integer(match[1])), match[2] or "")
         ]
+        for n, (column, cell) in enumerate(zip(self._columns, row)):
+            parts = cell[1:-1].split(",") if cell[0] == "[" else [cell]
+            names = [column] if len(parts) == 1 else [f"{column}[{part}]" for part in range(len(parts))]
+            figures = [(name, part.strip()) for name, part in zip(names, parts) if n != self._counter]
+            values += [
+                (
+                    classify_name(name) or ValueName(name.lower(), QUALITY, None),
+                    float(one.rstrip("%").replace(",", "")),
+                    "",
+                )
+                for name, one in figures
+                if _RX.figure.fullmatch(one)
+            ]
         if not any(not measured.bits & COUNTS for measured, _, _ in values):
             return None
-        self._last, total = count, parse_integer(match[2]) if match[2] else None
-        self.count = self._columns[self._counter].lower(), count
-        if name is not None and name.bits & EPOCH:
-            return StepReading(CounterRank.EPOCH, "epoch of a row", epoch=count, epochs=total), values
-        reading = StepReading(CounterRank.STEP, "step of a row", count, total) if count else None
-        return reading, values
+        self.count = counter, parse_integer(match[1])
+        reading = read_counted(values, LOSS)
+        if reading is None:
+            return None, values
+        position = reading.epoch or 0, reading.step or reading.n or 0
+        self.restarts += self._is_again and position <= self._last
+        self._last, self._is_again = position, False
+        return None if reading.step == 0 else reading, [one for one in values if not one[0].bits & COUNTS]
 
 
 def _split_cells(line: str) -> list[str]:
@@ -187,11 +187,17 @@ def _split_cells(line: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
-def _read_numbers(line: str) -> list[str] | None:
-    """Return the cells of a line that holds numbers, durations and gaps alone, at least two of them."""
+def _read_numbers(line: str, columns: int) -> list[str] | None:
+    """Return the cells of a line that holds numbers, durations and gaps alone, at least two of them.
+
+    A row of a drawn table of so many ``columns`` may have some words.
+    """
     cells = _split_cells(line)
+    may_have_words = len(cells) == columns and any(sign in line for sign in _SIGNS)
     cells = cells if len(cells) > 1 else line.split()
-    return cells if len(cells) > 1 and all(_RX.cell.fullmatch(cell) for cell in cells) else None
+    figures = sum(_RX.cell.fullmatch(cell) is not None for cell in cells)
+    is_row = figures == len(cells) or (may_have_words and 2 * figures > len(cells))
+    return cells if len(cells) > 1 and is_row else None
 
 
 def _is_column(name: str) -> bool:
@@ -231,15 +237,10 @@ class TrialTables:
             return None
         self._steps[trial] = step
         # The losses of several trials are not one curve.
-        values = [] if len(self._steps) > 1 else read_row(row.items())
+        named = [(classify_name(column), cell) for column, cell in row.items() if _RX.number.fullmatch(cell)]
+        values = [(name, float(cell), "") for name, cell in named if name is not None and len(self._steps) == 1]
         return StepReading(CounterRank.FRAMEWORK, _TRIAL_KEY, step), values
 
 
 def _read_trial_cells(line: str) -> list[str]:
-    return _BETWEEN_TRIAL_CELLS.split(line.strip(" \t|│"))
-
-
-def read_row(cells: Iterable[tuple[str, str]]) -> list[NamedValue]:
-    """Return the named numbers of a row, given as pairs of column and cell."""
-    named = ((classify_name(column), cell) for column, cell in cells if _NUMBER.fullmatch(cell))
-    return [(name, float(cell), "") for name, cell in named if name is not None]
+    return _RX.between_trial_cells.split(line.strip(" \t|│"))

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from mcp_server.diagnosis.progress.counted_lines import KEY, CountedLines
 from mcp_server.diagnosis.progress.counter_lead import CounterLead
-from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, find_values_behind_bar, is_held_out
+from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, is_held_out
 from mcp_server.diagnosis.progress.formats import STEP_FORMATS, CounterRank, StepFormat, may_show_progress
 from mcp_server.diagnosis.progress.laps import TrainingLaps
 from mcp_server.diagnosis.progress.named_values import (
@@ -32,11 +32,11 @@ from mcp_server.diagnosis.progress.named_values import (
     parse_integer,
 )
 from mcp_server.diagnosis.progress.planned_totals import PlannedTotals
-from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
+from mcp_server.diagnosis.progress.progress_bars import ProgressBar, find_bar
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
 from mcp_server.diagnosis.progress.tables import ColumnTables, DrawnTable, TrialTables, is_row
-from mcp_server.text.regex import compile_lazily, compile_pattern, first_group
+from mcp_server.text.regex import compile_pattern, first_group
 from mcp_server.text.rows import read_patterns
 
 _RX = read_patterns("diagnosis/progress/patterns", "tracker")
@@ -45,7 +45,6 @@ _RX = read_patterns("diagnosis/progress/patterns", "tracker")
 _MAX_HEADLINES, _MAX_HEADING_CHARS = 4, 300
 _EVALUATED_LINES = 30  # below its heading
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
-_WARNS = compile_lazily(r":\d+: \w*Warning: ")
 _OWN = LOSS | REWARD | QUALITY | HELD_OUT  # measures, shown by their own names where no other is
 _MAIN = {"loss", "reward", "val_loss", "accuracy", "error", "loss_d", "loss_g"}  # beside one, own names are not shown
 _USER_KEY = "user"  # of the counter of the user's own pattern
@@ -117,11 +116,10 @@ class ProgressTracker:
         self._skipped_steps = 0
         self._custom_loop = CustomLoopReader()
         self._last_format: StepFormat | None = None
-        self._last_was_bar = False
+        self._last_bar: str | None = None  # its title, where the last line was one
         self._trial_tables, self._tables, self._lines = TrialTables(), ColumnTables(), CountedLines()
         self._row: tuple[StepReading | None, list[NamedValue]] | None = None  # of columns: this line
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
-        self._new_bar: tuple[ProgressBar, str] | None = None
         self._lines_before: deque[str] = deque(maxlen=2)
         self._line_above = ""
         self._drawn_table: DrawnTable | None = None
@@ -191,8 +189,10 @@ class ProgressTracker:
                 metric_lines += filter(None, [self._read_other_line(former, "", at_s)])
             self._row = row
             in_table = self._note_row(line, at_s) or self._row is not None or self._trial_tables.is_open
-            is_candidate = match is not None or in_table or may_show_progress(line)
-            if is_candidate and line[:2] == "  " and _WARNS.search(self._line_above):
+            # Where no usual figure is shown, one of any name may be the one.
+            is_bare = self.first_step_seen and ":" in line and _MAIN.isdisjoint(self.metrics)
+            is_candidate = match is not None or in_table or is_bare or may_show_progress(line)
+            if is_candidate and line[:2] == "  " and _RX.warns.search(self._line_above):
                 is_candidate = False  # Python prints the source line below a warning
             self._line_is_bar = False
             metric_line = self._read_line(line, at_s) if is_candidate else None
@@ -250,8 +250,18 @@ class ProgressTracker:
 
     @property
     def step_between(self) -> int | None:
-        """The step of a line that names none: the present one, at the end of an epoch the epoch's last."""
-        return None if self._lead.leader is None else self._lead.leader.step_between
+        """The step of a line that names none: its heading's, the present one, or an epoch's last at its end."""
+        leader, heading = self._lead.leader, self._custom_loop.heading
+        if leader is None or heading is None or heading.key != leader.key:
+            return None if leader is None else leader.step_between
+        is_whole = heading.per is not None and heading.per == leader.counter.total  # not the length of an epoch
+        inner = heading.n if is_whole else leader.step_between
+        return heading.step if heading.step is not None else heading.epoch if heading.n is None else inner
+
+    @property
+    def is_below_heading(self) -> bool:
+        """Whether a heading with a count stands above the last line, as `[step=10/300]`."""
+        return self._custom_loop.heading is not None
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
         """Try all readers. The first match wins, and the reader of the last line is tried first."""
@@ -285,11 +295,10 @@ class ProgressTracker:
             reading is None or self._row or (reading.epoch is None and (reading.step or 0) <= (self.step or 0))
         ):
             self._evaluated_lines -= 1
-            metrics = [(as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
-            return self._apply_reading(None, metrics, line, at_s)
+            return self._apply_reading(None, as_held_out(values), line, at_s)
         is_position = reading is not None and reading.key == "position"
         if reading is not None and is_position and self._laps.is_unnamed(reading, self._custom_loop.headings):
-            reading, values = None, [(as_held_out(name, "test"), value, of) for name, value, of in values]
+            reading, values = None, as_held_out(values, "test")
         if self._is_summary and self._lead.leader is not None and self._lead.leader.key != (reading and reading.key):
             values, reading = [one for one in values if one[0].bits & HELD_OUT], None
         return self._apply_reading(reading, values, line, at_s)
@@ -310,11 +319,12 @@ class ProgressTracker:
             return self._apply_reading(*trial, line, at_s)
         if last_format is not None and last_format.needle in line and (match := last_format.pattern.search(line)):
             return self._read_format(last_format, match, line, at_s)
-        if self._last_was_bar and "━" not in line and (bar := find_bar(line)) is not None:
-            if bar.behind and bar.behind[0] != "{":  # HF Trainer's metrics, which belong to the bar
-                return None  # it may be a framework's line
-            return self._read_bar(bar, line, at_s)
-        return None
+        may_be_bar = self._last_bar is not None or "]{" in line
+        if not may_be_bar or "━" in line or (bar := find_bar(line)) is None:
+            return None
+        # HF Trainer's metrics behind a bar belong to it. Any other line, or another bar, may be a framework's.
+        is_known = bar.behind[0] == "{" if bar.behind else bar.title.key == self._last_bar
+        return self._read_bar(bar, line, at_s) if is_known else None
 
     def _read_user_match(
         self, match: LineMatch, built_in: MetricLine | None, at_s: float, *, advanced: bool
@@ -343,18 +353,16 @@ class ProgressTracker:
         reading = self._read_groups(step_format, groups)
         may_evaluate = "val" in line or "Val" in line or "est" in line  # thrice as fast as the patterns
         if may_evaluate and _RX.evaluation.search(line) and is_held_out(line) and not _names_held_out(values):
-            values = [(as_held_out(name), value, of) for name, value, of in values]
-            return self._apply_reading(None, values, line, at_s, at=reading and reading.step)
+            return self._apply_reading(None, as_held_out(values), line, at_s, at=reading and reading.step)
         if reading is None and not self.first_step_seen:
             return self._apply_reading(None, values, line, at_s, at=0)
         if self._is_summary and reading is not None and (reading.step or 0) <= (self.step or 0) and reading.step:
             return None  # LightGBM prints the best iteration again
         headings = 0 if groups.get("epoch") else self._custom_loop.headings
         if reading is not None and self._laps.is_unnamed(reading, headings):
-            values = [(as_held_out(name, "test"), value, of) for name, value, of in values]
-            return self._apply_reading(None, values, line, at_s)
+            return self._apply_reading(None, as_held_out(values, "test"), line, at_s)
         if reading is not None:
-            self._last_format, self._last_was_bar = step_format, False
+            self._last_format, self._last_bar = step_format, None
             if step_format.always and reading.step is None and reading.epoch is None:
                 reading = reading._replace(rank=CounterRank.EPOCH, mark=self.advances + 1)
             elif reading.step is None and reading.n is None and reading.epoch is None:
@@ -371,8 +379,9 @@ class ProgressTracker:
         epoch, epochs = numbers.get("epoch"), numbers.get("epochs")
         if "last" in numbers:
             epochs = numbers["last"] + 1 if numbers["last"] > 0 else None
-        if epoch is None and "per" in numbers and self._custom_loop.epoch is not None:
-            epoch, epochs = self._custom_loop.epoch
+        named = self._custom_loop.epoch
+        if named is not None and ((epoch is None and "per" in numbers) or (epochs is None and epoch == named[0])):
+            epoch, epochs = named
         skipped = numbers.get("skipped")
         if skipped is not None:
             self._skipped_steps = skipped = skipped + self._skipped_steps if step_format.adds else skipped
@@ -391,43 +400,16 @@ class ProgressTracker:
         )
 
     def _read_bar(self, bar: ProgressBar, line: str, at_s: float) -> MetricLine | None:
-        title, is_unlabelled = bar.title, bar.kind is BarSubject.UNLABELLED
-        key = f"bar {title.key} {bar.total}" if is_unlabelled else f"bar {title.key}"
-        self._last_format, self._last_was_bar, self._line_is_bar = None, True, True
-        if bar.kind is BarSubject.OTHER and bar.n == bar.total and self.first_step_seen and is_held_out(title.text):
-            return self._read_held_out_bar(bar, line, at_s)
-        if bar.kind is BarSubject.OTHER or (is_unlabelled and not self._is_training_bar(bar, key)):
+        self._last_format, self._last_bar, self._line_is_bar = None, bar.title.key, True
+        before, is_trained = self._lines_before, self.first_step_seen
+        row = self._laps.read_bar(bar, line, before, is_trained=is_trained, is_alone=self.step is None)
+        if row is None:
             return None
-        if is_unlabelled and bar.n and bar.is_young and not self.first_step_seen:
-            self._new_bar = bar, line  # a bar over a list is done within a second; training takes longer
-            return None
-        if not is_unlabelled and self._laps.is_of_evaluation(key, bar.n, self._lines_before):
-            return self._read_held_out_bar(bar, line, at_s) if bar.n else None
-        self._laps.note_training_bar(bar)
-        if bar.n == 0:
-            return None
-        if title.epoch is None and "poch" in bar.rest and (epoch := _RX.epoch_behind.search(bar.rest)) is not None:
+        reading, values, line = row
+        is_open = reading is not None and bar.title.epoch is None and "poch" in bar.rest
+        if is_open and (epoch := _RX.epoch_behind.search(bar.rest)) is not None:
             self._custom_loop.name_epoch(parse_integer(epoch[1]), parse_integer(epoch[2]) if epoch[2] else None)
-        rank = CounterRank.UNLABELLED if is_unlabelled else CounterRank.BAR
-        reading = StepReading(rank, key, None, None, title.epoch, title.epochs, bar.n, bar.total, step_s=bar.step_s)
-        values = find_named_values(bar.rest) if bar.rest else []
-        if bar.behind:  # the bar leaves its line open, so print() in its loop goes on there
-            printed = find_values_behind_bar(bar.behind)
-            values, line = values + printed, bar.behind if printed and bar.behind[0] != "{" else line
-        return self._apply_reading(
-            reading, find_named_values(title.text) + values if title.shows_loss else values, line, at_s
-        )
-
-    def _read_held_out_bar(self, bar: ProgressBar, line: str, at_s: float) -> MetricLine | None:
-        named = find_named_values(f"{bar.title.text} {bar.rest}")
-        values = [(as_held_out(name), value, of) for name, value, of in named if not name.bits & COUNTS]
-        return self._apply_reading(None, values, line, at_s) if values else None
-
-    def _is_training_bar(self, bar: ProgressBar, key: str) -> bool:
-        is_alone = self.step is None
-        return self._laps.shows_training(
-            bar, key, self._lines_before, is_trained=self.first_step_seen, is_alone=is_alone
-        )
+        return self._apply_reading(reading, values, line, at_s)
 
     def _apply_reading(
         self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float, at: int | None = None
@@ -438,9 +420,8 @@ class ProgressTracker:
             return MetricLine(None, metrics, line, round=self.round, at=at)
         if self._search_user is None:
             self._note_first_step(line)
-        if self._new_bar is not None:  # this line shows that the bar was one of training
-            new_bar, self._new_bar = self._new_bar, None
-            self._read_bar(*new_bar, at_s)
+        if (young := self._laps.take_young()) is not None:  # this line shows that the bar was one of training
+            self._read_bar(*young, at_s)
         if not reading.has_position:
             return MetricLine(None, metrics, line, round=self.round, at=self._find_step(None, line))
         former_round = self.round
@@ -469,7 +450,8 @@ class ProgressTracker:
         may_name_one = own is None and ("tep" in line or "iter" in line or "num_up" in line)
         if may_name_one and (match := _RX.own_step.search(line)):
             is_length = match[0].startswith(("Steps", "steps")) and "poch" in line  # `Epoch: 1, Steps: 266`
-            own = None if is_length else parse_integer(match[1])
+            epoch = reading.epoch if reading is not None and is_length else 1  # the line is of its end
+            own = None if epoch is None else epoch * parse_integer(match[1])
         # A smaller one counts within a step, or through an evaluation.
         return own if own is not None and own >= (self.step or 0) else self.step_between
 
@@ -499,10 +481,11 @@ class ProgressTracker:
     def _epoch_named_elsewhere(self, reading: StepReading, line: str) -> NamedEpoch | None:
         """Return the epoch that the output named last, by a heading or with a loss, on other lines than this one."""
         headings, named = self._custom_loop.headings, self._named_epoch
-        if reading.step is not None and reading.epoch is not None and reading.rank is CounterRank.STEP:
-            return NamedEpoch(reading.epoch, None, 0)  # where the step restarts with it
+        is_custom = reading.rank in (CounterRank.STEP, CounterRank.UNLABELLED)
+        if reading.step is not None and reading.epoch is not None and is_custom:
+            return NamedEpoch(reading.epoch, None, 0, self._custom_loop.length)  # where the step restarts with it
         if self._custom_loop.epoch is not None and (named is None or named.headings != headings):
-            self._named_epoch = NamedEpoch(*self._custom_loop.epoch, headings)
+            self._named_epoch = NamedEpoch(*self._custom_loop.epoch, headings, self._custom_loop.length)
         elif (
             reading.rank is CounterRank.EPOCH and reading.epoch is not None and "'epoch'" not in line
         ):  # HF Trainer counts on

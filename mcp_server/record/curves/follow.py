@@ -301,7 +301,11 @@ def _open_text(head: bytes, name: str) -> tails.Tail | None:
         return tails.TableTail()
     if len(head) < _HEAD_BYTES and scalar_files.may_count_yet(header, head):
         raise EOFError
-    return None
+    row = scalar_files.find_scalar_file(name)
+    is_training = row is not None and row.is_sure and scalar_files.holds_table(head, is_sure=True)
+    if not header.has_metadata:
+        is_training &= any(map(_METRIC.search, names)) and not any(map(scalar_files.names_thing, names))
+    return tails.TableTail() if is_training else None
 
 
 def _is_document(head: bytes) -> bool:

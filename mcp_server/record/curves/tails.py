@@ -181,19 +181,33 @@ class RowTail(Tail):
 
 
 class TableTail(RowTail):
-    """A table whose first line names its columns."""
+    """A table whose first line names its columns. Where none of them counts, its rows are the steps, from 1."""
 
     def begin(self, head: bytes) -> None:
         """Learn the columns."""
         header = read_header(head)
         self._names, self._separator = (header.names, header.separator) if header else ([], ",")
-        self._step = None
+        self._counts_rows = not any(rank_step(name) is not None for name in self._names)
+        self._step = 0 if self._counts_rows else None
+
+    def skip(self, fd: int, at: int) -> int:
+        """Return the offset of a row at or soon after ``at``; how many rows stand above it is unknown."""
+        self._step, self._counts_rows = (None, False) if self._counts_rows else (self._step, False)
+        return super().skip(fd, at)
+
+    def pass_over(self, fd: int) -> None:
+        """Begin behind all that the file holds now."""
+        super().pass_over(fd)
+        if self._counts_rows:
+            self.offset = 0
+            self.read(fd)
 
     def read_records(self, lines: list[str]) -> Iterator[Iterable[tuple[str, Any]]]:
         """Yield the cells of each row by the names of their columns."""
         try:
             for row in split_rows(lines, self._separator):
-                if len(row) == len(self._names):
+                if len(row) == len(self._names) and row != self._names:
+                    self._step = self._step + 1 if self._counts_rows and self._step is not None else self._step
                     yield zip(self._names, row)
         except csv.Error:
             return

@@ -11,18 +11,15 @@ from mcp_server.results.evaluations.evaluation_text import NAMES, STEP_NAMES, Pe
 from mcp_server.results.evaluations.evaluations import Evaluation
 from mcp_server.scalars.tag_names import Best, best_direction
 from mcp_server.text.formatting import FEWEST_DIGITS
+from mcp_server.text.rows import read_patterns
+
+_RX = read_patterns("results/patterns", "evaluation_series")
 
 BENCHMARK_NAMES, MODEL_NAMES, _VALUE_NAMES = NAMES["benchmark"], NAMES["model"], NAMES["value"]
 _EPISODE_NAMES, _TASK_NAMES = NAMES["episodes"], NAMES["tasks"]
 _ATTEMPTS = "pass_n"  # attempts at each task
-_RATE = re.compile(r"rate|acc|success|succ|pass|win|solved|exact|match|(?:^|[_/.])em(?:$|[_/.])", re.IGNORECASE)
-_NOT_RATE = re.compile(r"reward|return|loss|num_|count|_n$|len", re.IGNORECASE)
-_PASS_AT = re.compile(r"pass(?:_rate)?@(\d+)(?P<all>-all)?")
-_PREFIX = re.compile(r"^(?:eval(?:uation)?|val(?:idation)?)[/_.-](?=.)", re.IGNORECASE)
 _SAME = 5e-4  # of a value, or of the whole for a rate: one file rounds to 51.2 %, the other has 0.5119
 _FEWEST_DIGITS, _FEWEST_DECIMALS = 3, 2  # of a number that may be a rounded one
-# A directory of one checkpoint.
-_STEP_DIRECTORY = re.compile(r"(?:global_?step|checkpoint|ckpt|steps?|iter|iteration)[-_=]?\d{1,15}", re.IGNORECASE)
 _PARENTS = 3
 
 
@@ -101,7 +98,7 @@ def has_figures(evaluation: Evaluation) -> bool:
 
 def repeats_scalar(series: EvaluationSeries, tag: str, last: float | str, step: int | None) -> bool:
     """Return whether a scalar of a run is the same evaluation: its name but for ``eval/``, last step and last value."""
-    if _PREFIX.sub("", tag).lower() != _PREFIX.sub("", series.name).lower() or isinstance(last, str):
+    if _RX.prefix.sub("", tag).lower() != _RX.prefix.sub("", series.name).lower() or isinstance(last, str):
         return False
     scalar = EvaluationPoint(last, series.last.step if step is None else step)
     return series.last.step in (None, scalar.step) and _is_equal(series.last, scalar)
@@ -129,7 +126,7 @@ def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
         written = {name.lower() for row in evaluation.rows for name in row}
         for labels, metric, point in _read_rows(evaluation):
             model = labels.model or (places.get(evaluation.source, "") if labels.step is None else "")
-            plain = _PREFIX.sub("", metric).lower()
+            plain = _RX.prefix.sub("", metric).lower()
             key = (model, labels.benchmark, metric.lower() if plain in written else plain)
             names.setdefault(key, metric)
             of_file.setdefault(key, []).append(point)
@@ -226,7 +223,7 @@ def _label_row(row: Row, evaluation: Evaluation, *, by_epoch: bool, is_only: boo
         step = find_step(evaluation.source.stem)
     if step is None:
         names = (path.name for path in list(evaluation.source.parents)[:_PARENTS])
-        step = next((find_step(name) for name in names if _STEP_DIRECTORY.fullmatch(name)), None)
+        step = next((find_step(name) for name in names if _RX.step_directory.fullmatch(name)), None)
     labels.step = None if step is None or not math.isfinite(step) else int(step)
     texts = {name: value for name, value in row.items() if isinstance(value, str) and value}
     for name, value in texts.items():
@@ -284,7 +281,7 @@ def _add_uncertainty(point: EvaluationPoint, metric: str, row: Row, counted: int
     """
     tasks = _count(row, _TASK_NAMES)
     attempts = _count(row, (_ATTEMPTS,)) or 1
-    at = _PASS_AT.search(metric)
+    at = _RX.pass_at.search(metric)
     episodes = counted or _count(row, _EPISODE_NAMES) or (tasks * attempts if tasks else None)
     if at and (int(at[1]) > 1 or at["all"]):
         episodes = tasks  # of several attempts at a task one value is made
@@ -298,7 +295,7 @@ def _add_uncertainty(point: EvaluationPoint, metric: str, row: Row, counted: int
             if episodes:
                 return replace(point, episodes=episodes, error=float(spread) / math.sqrt(episodes))
     share = point.share
-    if episodes and _RATE.search(metric) and not _NOT_RATE.search(metric) and 0 <= share <= 1:
+    if episodes and _RX.rate.search(metric) and not _RX.not_rate.search(metric) and 0 <= share <= 1:
         error = math.sqrt(share * (1 - share) / episodes) * (100 if point.unit else 1)
         return replace(point, episodes=episodes, error=error)
     return replace(point, episodes=episodes)

@@ -9,27 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from mcp_server.text.rows import read_words
+from mcp_server.text.rows import read_patterns, read_words
+
+_RX = read_patterns("results/patterns", "evaluation_text")
 
 Value = float | int | str | bool | None
 
 _INTEGER = re.compile(r"[+-]?\d{1,300}")
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf)", re.IGNORECASE)
 PERCENT = re.compile(rf"({NUMBER.pattern})\s?[%\uff05]", re.IGNORECASE)
-# 85.0 ± 1.2, 85 % (425/500), 425/500 (85 %), 0.85 (85 %), 12,345.6
-_SPREAD = re.compile(rf"(?P<value>\S+(?:\s?[%\uff05])?)\s*(?:±|\+/-|\\pm)\s*(?:{NUMBER.pattern})\s?[%\uff05]?")
 _SHARE = r"(?P<part>\d{1,9})\s?/\s?(?P<whole>\d{1,9})"
 _COUNTED = (
     re.compile(rf"(?P<value>\S+(?:\s?[%\uff05])?)\s*\({_SHARE}(?:\s\w+)?\)"),
     re.compile(rf"{_SHARE}(?:\s*=\s*|\s*\()(?P<value>[^()]+)\)?"),
 )
-_TWICE = re.compile(rf"(?P<value>{NUMBER.pattern})\s*\((?P<percent>{NUMBER.pattern})\s?[%\uff05]\)", re.IGNORECASE)
 FRACTION = re.compile(_SHARE)
-_SUCCESS = re.compile(
-    r"(?i)(?:^|[\s_/.-])(?:success(?:es)?|succ|solved|pass(?:ed)?|wins?|accuracy|acc|correct)(?:$|[\s_/.-])"
-)
 _ROUNDING = 0.006  # of a share that is written with two digits
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})")  # of 1,234 nobody knows what it is
 _LONGEST_ANNOTATED = 60
 
 
@@ -59,7 +54,7 @@ def parse_value(text: str) -> Value:
         return float(plain)
     if percent := PERCENT.fullmatch(plain):
         return Percent(percent[1])
-    if _THOUSANDS.fullmatch(plain):
+    if _RX.thousands.fullmatch(plain):
         return float(plain.replace(",", ""))
     return _parse_annotated(plain)
 
@@ -68,7 +63,7 @@ def _parse_annotated(text: str) -> Value:
     """Return the number before a spread, which may be of any kind, or beside the fraction that it is, else the text."""
     if len(text) > _LONGEST_ANNOTATED:
         return text
-    if match := _SPREAD.fullmatch(text):
+    if match := _RX.spread.fullmatch(text):
         value = parse_value(match["value"])
         return value if isinstance(value, int | float) else text
     for pattern in _COUNTED:
@@ -79,7 +74,7 @@ def _parse_annotated(text: str) -> Value:
             share = float(value) / 100 if isinstance(value, Percent) else float(value)
             if abs(int(match["part"]) / int(match["whole"]) - share) <= _ROUNDING:
                 return _count_of(value, int(match["whole"]))
-    if (match := _TWICE.fullmatch(text)) and abs(float(match["value"]) * 100 - float(match["percent"])) <= 1:
+    if (match := _RX.twice.fullmatch(text)) and abs(float(match["value"]) * 100 - float(match["percent"])) <= 1:
         return float(match["value"])
     return text
 
@@ -105,7 +100,7 @@ def parse_rate(text: str) -> float | None:
 def parse_named(name: str, text: str) -> Value:
     """Return a value as :func:`parse_value` does; a fraction is a number where the name is one of successes."""
     value = parse_value(text)
-    if isinstance(value, str) and _SUCCESS.search(name):
+    if isinstance(value, str) and _RX.success.search(name):
         return value if (rate := parse_rate(value)) is None else rate
     return value
 
@@ -119,25 +114,8 @@ MOST_COLUMNS = 200
 _MOST_TABLES = 20
 _MOST_ROWS = 50
 _LONGEST_LINE, _LONGEST_DICT = 1_000, 50_000
-_SEPARATOR = re.compile(r"\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?")
-_HEADING = re.compile(r"#{1,6}\s.*")
 _FENCE = re.compile(r"(```|~~~)[ \t]*(?:json)?[ \t]*\n(?P<body>.*?)\n[ \t]*\1", re.DOTALL | re.IGNORECASE)
-_PAIR = re.compile(
-    r"(?:[-*+]|\d+\.)?\s*[`*_]*(?P<name>[A-Za-z][\w@/.\- ]{0,60}?(?:\([\w@/. -]{1,20}\))?)[`*_]*\s*[:=\uff1a]\s*[`*_]*"
-    r"(?P<value>.+)"
-)
 _CELLS = re.compile(r"(?<!\\)\|")
-_STEP = re.compile(
-    r"(?i)(?:\b|_)(?:global[ _]?steps?|steps?|iterations?|iter|updates?|timesteps?|checkpoint|ckpt)[\s:=#@_-]{0,3}"
-    r"(\d{1,15})(?![\d.%])|第\s?(\d{1,15})\s?步"
-)
-_BASELINE = re.compile(r"(?i)\bbaseline\b|\b(?:before|pre)[- ]?training\b|\binitial\b|训练前|基线")
-_AFTER = re.compile(r"(?i)\bfinal\b|\b(?:after|post)[- ]?training\b|\btrained\b|训练后|最终")
-_EPOCH = re.compile(r"(?i)\bepochs?[\s:=#_-]{0,3}(\d{1,9})\b(?![.%])")
-_LABEL = re.compile(r"\(([^()]{1,60})\)")
-_PRINTED_PAIR = re.compile(rf"(?<![\w.])([A-Za-z][\w@/.-]{{0,60}})=({PERCENT.pattern}|{NUMBER.pattern})(?![\w.])")
-# What numpy and torch put around a number in the text of a dict.
-_WRAPPED = re.compile(r"(?:np\.|numpy\.|torch\.)?(?:float\d*|int\d*|tensor|array)\(\s*([^(),\[\]]+?)\s*(?:,[^()]*)?\)")
 _BARE_NAN, _BARE_INF = re.compile(r"(?<=[\s:,\[])nan(?=[\s,}\]])"), re.compile(r"(?<=[\s:,\[-])inf(?=[\s,}\]])")
 _NAN_TEXT = "not a number"
 _MODEL_KEYS = ("model", "model_name", "model_path", "checkpoint", "ckpt_path", "policy_path")
@@ -162,9 +140,9 @@ class Table(NamedTuple):
 
 def find_step(text: str) -> int | None:
     """Return the training step that a heading, a file name or a line names, or 0 for a baseline before training."""
-    if match := _STEP.search(text):
+    if match := _RX.step.search(text):
         return int(match[1] or match[2])
-    return 0 if _BASELINE.search(text) else None
+    return 0 if _RX.baseline.search(text) else None
 
 
 def flatten(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
@@ -200,7 +178,7 @@ def parse_mapping(text: str) -> Mapping[str, Any] | None:
     """Return a Python dict or JSON object as text, or None; ``np.float64(0.5)``, ``tensor(0.5)``, ``nan`` too."""
     if not text.startswith("{") or len(text) > _LONGEST_DICT:
         return None
-    plain = _WRAPPED.sub(r"\1", text)
+    plain = _RX.wrapped.sub(r"\1", text)
     try:
         value = json.loads(plain)
     except (ValueError, RecursionError):
@@ -230,7 +208,7 @@ def parse_line(line: str) -> dict[str, Value] | None:
         return row if step is None or has_step(row) else {"step": step, **row}
     if line.count("=") < 2 or len(line) > _LONGEST_LINE:  # noqa: PLR2004 - of one number nobody knows what it is
         return None
-    pairs = list(_PRINTED_PAIR.finditer(line))
+    pairs = list(_RX.printed_pair.finditer(line))
     if len(pairs) < 2 or (step := find_step(line[: pairs[0].start()])) is None:  # noqa: PLR2004
         return None
     label = line[: pairs[0].start()].rpartition("]")[2].strip(" \t:-|")
@@ -347,10 +325,10 @@ def _parse_blocks(text: str) -> list[Row]:
     blocks: list[tuple[str, dict[str, Value]]] = [("", {})]
     for line in text.splitlines():
         stripped = line.strip()[:_LONGEST_LINE]
-        if _HEADING.fullmatch(stripped):
+        if _RX.heading.fullmatch(stripped):
             blocks.append((stripped.strip("# \t"), {}))
             continue
-        pair = None if "|" in line or "{" in line else _PAIR.fullmatch(stripped)
+        pair = None if "|" in line or "{" in line else _RX.pair.fullmatch(stripped)
         value = parse_named(pair["name"], pair["value"]) if pair else None
         if pair is None or not isinstance(value, int | float):
             continue
@@ -363,7 +341,7 @@ def _parse_blocks(text: str) -> list[Row]:
     steps = [find_step(title) for title, _ in filled]
     if len(names) == len(set(names)) and not any(step is not None for step in steps):
         return [dict(pair for _, block in filled for pair in block.items())] if filled else []
-    epochs = [_EPOCH.search(title) for title, _ in filled]
+    epochs = [_RX.epoch.search(title) for title, _ in filled]
     if not any(step is not None for step in steps) and len({match[1] for match in epochs if match}) > 1:
         return [
             {**({"epoch": int(match[1])} if match else {}), **block}
@@ -379,10 +357,10 @@ def _titled(title: str, step: int | None, block: Mapping[str, Value], *, is_labe
     row: dict[str, Value] = {}
     if step is not None and not has_step(block):
         row["step"] = step
-    label = _LABEL.search(title)
+    label = _RX.label.search(title)
     if label and step is not None and find_step(label[1]) is None:
         row["label"] = label[1].strip()
-    elif step is None and title and is_label and not _AFTER.search(title):
+    elif step is None and title and is_label and not _RX.after.search(title):
         row["label"] = title
     return {**row, **block}
 
@@ -392,10 +370,10 @@ def _parse_tables(text: str) -> Iterator[Table]:
     title, number = "", 0
     while number < len(lines):
         line = lines[number].strip()
-        if _HEADING.fullmatch(line[:_LONGEST_LINE]):
+        if _RX.heading.fullmatch(line[:_LONGEST_LINE]):
             title = line[:_LONGEST_LINE].strip("# \t")
         following = lines[number + 1].strip() if number + 1 < len(lines) else ""
-        if "|" not in line or "|" not in following or not _SEPARATOR.fullmatch(following):
+        if "|" not in line or "|" not in following or not _RX.separator.fullmatch(following):
             number += 1
             continue
         names = split_cells(line)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.diagnosis.progress.named_values import LOSS, classify_name
-from mcp_server.record.results.result_page import EXPERIMENT_LOG, read_origin
+from mcp_server.record.results.result_page import read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.evaluations.evaluation_text import (
     MOST_ROWS,
@@ -23,21 +23,11 @@ from mcp_server.results.run_files import limited_scan, list_tree, result_roots, 
 from mcp_server.scalars.formats.evaluation_arrays import read_evaluation_arrays
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.files import open_regular_file, read_regular_file
+from mcp_server.text.rows import read_patterns
 
-_WORD = (
-    r"(?:.*[-_.])?(?:eval|evals|evaluations?|evaluate|results?|metrics|valid|validation|val|test|scores?|benchmark|lm)"
-)
-_NAME = re.compile(
-    rf"{_WORD}(?:[-_.0-9T].*)?\.(?:md|json|jsonl|txt|log)|all_results\.json|evaluations\.npz", re.IGNORECASE
-)
-# Trainers that append to a markdown file let the user choose its name, in a directory such as saved_val_result.
-_DIRECTORY = re.compile(rf"{_WORD}(?:[-_.0-9T].*)?", re.IGNORECASE)
-_NOT_EVALUATIONS = re.compile(
-    rf"{re.escape(EXPERIMENT_LOG)}|.*(?:config|args|state|vocab|tokenizer|samples|requirements|readme).*", re.IGNORECASE
-)
+_RX = read_patterns("results/patterns", "evaluations")
+
 _STEPS = re.compile(rb"(?m)^#{1,6}\s+Step\s+\d+\s*(?:\(|$)|^\{['\"](?:global_)?steps?['\"]:", re.IGNORECASE)
-_EVALUATES = re.compile(r"(?i)eval|val|test|bench|lm[-_.]")
-_OF_TRAINING = re.compile(r"(?i)(?:^|[/_. -])(?:train(?:ing)?|lr|learning_rate|grad_norm)(?:$|[/_. -])")
 _SNIFFED_BYTES = 4096
 _MOST_BYTES = 2_000_000  # of one file
 _MOST_BROKEN = 1_000  # lines; a file with more is not JSON lines
@@ -72,7 +62,7 @@ def find_run_evaluations(
     files |= {path: path.stat().st_mtime for path in map(Path, own.claims.results) if path.is_file()}
     newest = sorted(select_own(files, own), key=lambda path: (-files[path], str(path)))[:_MOST_FILES]
     found = [one for path in newest for one in read_evaluations(path)]
-    return [one for one in found if _NAME.fullmatch(one.source.name) or _counts_steps(one)]
+    return [one for one in found if _RX.name.fullmatch(one.source.name) or _counts_steps(one)]
 
 
 def _counts_steps(one: Evaluation) -> bool:
@@ -82,16 +72,16 @@ def _counts_steps(one: Evaluation) -> bool:
 
 def is_evaluation_name(path: Path) -> bool:
     """Return whether a file may hold evaluations, by its name and that of its directory."""
-    return path.suffix == ".md" or (_is_named(path) and not _NOT_EVALUATIONS.fullmatch(path.name))
+    return path.suffix == ".md" or (_is_named(path) and not _RX.not_evaluations.fullmatch(path.name))
 
 
 def _is_evaluation(path: Path) -> bool:
     is_candidate = _is_named(path) or (path.suffix == ".md" and _begins_with_steps(path))
-    return is_candidate and not _NOT_EVALUATIONS.fullmatch(path.name) and read_origin(path) == (None, None)
+    return is_candidate and not _RX.not_evaluations.fullmatch(path.name) and read_origin(path) == (None, None)
 
 
 def _is_named(path: Path) -> bool:
-    return bool(_NAME.fullmatch(path.name) or (path.suffix == ".md" and _DIRECTORY.fullmatch(path.parent.name)))
+    return bool(_RX.name.fullmatch(path.name) or (path.suffix == ".md" and _RX.directory.fullmatch(path.parent.name)))
 
 
 def _begins_with_steps(path: Path) -> bool:
@@ -132,7 +122,7 @@ def _logs_training(path: Path, lines: Evaluation) -> bool:
     names = {name for row in lines.rows for name in row}
     classes = (classify_name(name.replace(".", "/")) for name in names)
     has_loss = any(one is not None and one.bits & LOSS for one in classes)  # of no held-out data
-    return not _EVALUATES.search(path.name) and (has_loss or any(map(_OF_TRAINING.search, names)))
+    return not _RX.evaluates.search(path.name) and (has_loss or any(map(_RX.of_training.search, names)))
 
 
 def _read_text(path: Path) -> str:

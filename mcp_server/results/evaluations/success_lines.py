@@ -14,34 +14,10 @@ _METRIC = "success_rate"
 _LONGEST_LINE = 1_000
 _LINES_AFTER = 3  # in which the count of episodes may follow a rate
 _ROUNDING = 0.006
-# What stands before the words: nothing, the prefix of a logger, a bullet, a step.
-_BEFORE = r"(?:^|[\]|>:)#*=-])[\s#*`]{0,8}"
-_BEHIND = r"[*`.]*(?:\s+(?:episodes|trials|rollouts|attempts|tasks))?[\s.]*(?:\(\d+:[\w.]+:\d+\))?$"  # openpi's logger
-_WHOLE = r"(?:overall|total|final|average|avg|mean|eval(?:uation)?|validation|test)"
-_RUNNING = r"(?:current(?: total)?|running|cumulative)"
-# Without a sign before it, a number is a rate where it is a fraction or has a percent sign.
-_SIGN = r"(?:[*`]*\s?[:=][\s*`]{0,6}|[\s*`]{1,6}(?:(?:of|is)\s)?(?=[\d.]{1,9}\s?(?:%|/\s?\d)))"
-_RATE = re.compile(
-    rf"(?i){_BEFORE}(?:(?P<whole>(?:{_WHOLE}[ _]){{1,2}})|(?P<running>{_RUNNING}[ _]))?(?:episodes?[ _])?"
-    rf"(?P<named>success(?:es)?)(?P<rate>[ _]rate)?{_SIGN}(?P<value>[\d.][^\s()]{{0,20}}(?:\s?/\s?\d+)?"
-    rf"(?:\s?%)?(?:\s?\([^()]{{1,20}}\))?)(?:\s(?:over|on|across|in)\s(?:all\s)?\d{{1,9}}\s\w+)?{_BEHIND}"
-)
 _NO_SUBJECTS = frozenset(
     """info warning warn debug error log root main result results summary overall total final average mean eval
     evaluation validation val test score scores metric metrics output rank worker download upload""".split()  # noqa: SIM905
 )
-_EPISODES = re.compile(
-    rf"(?i){_BEFORE}(?:total[ _]episodes|episodes completed so far|num(?:ber of)?[ _]episodes)\s?[:=]\s?(\d{{1,9}})"
-    rf"{_BEHIND}"
-)
-_SUCCESSES = re.compile(
-    rf"(?i){_BEFORE}(?:total[ _])?successes\s?[:=]\s?(\d{{1,9}})(?:\s?\([\d.]{{1,10}}\s?%\))?{_BEHIND}"
-)
-_SETTING = re.compile(r"(?i)(?:^|[\s_])(?:max|min|target|goal|best|required|threshold)(?:$|[\s_])")
-_AROUND = re.compile(rf"(?i)^(?:{_WHOLE}[ _])+| (?:is|of)$")
-_DATE = re.compile(r"^\W?(?:\d{2,4}/)?\d{2}/\d{2,4}[ T]\d{2}:\d{2}")
-_SHARE_OF_WHOLE = re.compile(r"\d\s?/\s?\d")
-_OWN_SHARE = re.compile(r"\s?[\[(]\s?(\d{1,9})\s?/\s?(\d{1,9})")  # of the number before it: `%WER 24.48 [ 2448 / 10000`
 
 
 @dataclass
@@ -57,14 +33,14 @@ class PrintedRates:
         """Read a line. One that tells of an episode, or of another share out of all, has no rate of all."""
         if len(line) > _LONGEST_LINE or _RX.part.search(line):
             return
-        is_part = _SHARE_OF_WHOLE.search(_DATE.sub("", line)) is not None
+        is_part = _RX.share_of_whole.search(_RX.date.sub("", line)) is not None
         for match in _RX.pair.finditer(line):
-            value, name = float(match["value"].rstrip("% ")), _AROUND.sub("", match["name"])
+            value, name = float(match["value"].rstrip("% ")), _RX.around.sub("", match["name"])
             is_rate = value <= (100 if match["percent"] else 1) and _RX.rate_name.fullmatch(name)
-            own = _OWN_SHARE.match(line, match.end())
+            own = _RX.own_share.match(line, match.end())
             if (
                 not (is_rate or _is_score(name))
-                or _SETTING.search(name)
+                or _RX.setting.search(name)
                 or (is_part and not (own and _is_share(value, int(own[1]), int(own[2]))))
             ):
                 continue
@@ -133,12 +109,12 @@ class SuccessLines:
         self._lines_since += 1
         if len(line) > _LONGEST_LINE or not any(word in line for word in _WORDS):
             return
-        if match := _EPISODES.search(line):
+        if match := _RX.episodes.search(line):
             self._episodes = int(match[1])
             self._complete()
-        elif match := _SUCCESSES.search(line):
+        elif match := _RX.successes.search(line):
             self._successes = int(match[1])
-        elif match := _RATE.search(line):
+        elif match := _RX.rate.search(line):
             self._add(match, line, at)
 
     def _add(self, match: re.Match[str], line: str, at: int | None) -> None:
@@ -184,7 +160,7 @@ def read_success_rates(lines: Iterable[str]) -> list[Row]:
 
 def _spell(name: str) -> str:
     """Return the name of a metric: of words `detection_rate`, of `Average success` that of all such sentences."""
-    words = _AROUND.sub("", name) if " " in name else name
+    words = _RX.around.sub("", name) if " " in name else name
     plain = words.replace(" ", "_").lower() if " " in name or name.istitle() else name
     return _METRIC if plain.lower() == "success" else plain
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mcp_server.diagnosis.progress.named_values import COUNT_WORDS
+from mcp_server.diagnosis.progress.named_values import names_count
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
@@ -89,7 +89,7 @@ class MetricWait:
         if any(check.position.told for check in checks):
             return False
         if not any(check.is_off_scale for check in checks):
-            if wanted.lower() in {*FACTS, *COUNT_WORDS} or any(not check.other_tags for check in checks):
+            if wanted.lower() in FACTS or names_count(wanted) or any(not check.other_tags for check in checks):
                 return False
             if not all(isinstance(run, Run) and run.made_a_step and not run.ended for run in runs):
                 return False
@@ -126,7 +126,7 @@ class MetricWait:
                 why = ": it trains several times, and how often is not known"
             return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
         near = difflib.get_close_matches(wanted, FACTS, n=1) or list(find_near_names(wanted, tags))
-        named = [*near, *(tag for tag in tags if tag not in near and tag.lower() not in COUNT_WORDS)]
+        named = [*near, *(tag for tag in tags if tag not in near and not names_count(tag))]
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in named[:_MOST_NAMED])
         names += f" ({len(named) - _MOST_NAMED} more)" if len(named) > _MOST_NAMED else ""
         left_out = describe_uncertain([path for check in checks for path in check.uncertain])

@@ -63,7 +63,6 @@ class CellSources:
 
 
 DEFINING = tuple(each.name for each in fields(CellSources))
-_PHASE_KEYS = sorted(("name", "common", *DEFINING))
 
 
 @dataclass(frozen=True)

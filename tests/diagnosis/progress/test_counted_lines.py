@@ -39,6 +39,10 @@ UP, TENS = [*range(1, 13)], [*range(100, 1300, 100)]
         ("[INFO] Finished {n} trials.\n[INFO] new incumbent. cost={x:.4f}", UP, (12, None), {"loss": 2.0833}),
         ("Training: {n}% complete", UP, (12, 100), {}),
         ("Losses {{'ner': {x:.4f}, 'tagger': 0.1}}", UP, (None, None), {"ner loss": 2.0833}),
+        ("Steps executed: {n} Episode length: 200 Return: {x:.4f}", TENS, (1200, None), {"reward": 2.0833}),
+        ("At iterate {n:5d}    f=  {x:.5f}D+00    |proj g|=  {x:.5f}D-01", UP, (12, None), {"f": 2.08333}),
+        ("epoch 1 | iteration {n} | err {x:.6f}", TENS, (1200, None), {"err": 2.083333}),
+        ("Progress: {n} / 1200 total iterations (10.1%)", TENS, (1200, 1200), {}),
     ]
 )
 def test_a_number_that_rises_evenly_beside_another_is_the_step(
@@ -49,6 +53,14 @@ def test_a_number_that_rises_evenly_beside_another_is_the_step(
     assert progress.first_step_seen
     assert (progress.step, progress.total_steps) == place
     assert {name: progress.metrics.get(name) for name in metrics} == pytest.approx(metrics)
+
+
+def test_a_count_without_a_known_measure_goes_on_through_the_epochs_beside_it() -> None:
+    lines = [f"epoch {epoch} | iteration {n} | err {1 / n:.4f}" for epoch in (1, 2) for n in range(10, 101, 10)]
+    progress = ProgressTracker()
+    for at, line in enumerate(lines):
+        progress.read_lines([line], at)
+    assert (progress.round, progress.step, progress.total_steps) == (1, 200, None)
 
 
 def test_the_lines_before_the_proof_are_steps_too() -> None:

@@ -128,6 +128,27 @@ def test_a_table_is_read_by_the_column_that_counts_steps(tmp_path: Path, case: s
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "steps"),
+    [
+        ("log.csv", "Time,Learning rate,Train loss\n0.6,0.1,8.5\n1.2,0.1,4.25\n", [1, 2]),
+        ("0.monitor.csv", '#{"t_start": 1.0}\nr,l,t\n1.5,22,0.5\n2.5,20,0.75\n3.5,25,0.75\n', [1, 2, 3]),
+    ],
+)
+def test_the_rows_of_a_log_without_a_column_of_steps_are_counted(
+    tmp_path: Path, name: str, text: str, steps: list[int]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with path.open("rb") as file:
+        tail = open_tail(str(path), path.read_bytes(), 0.0)
+        assert tail is not None
+        assert [row.step for row in tail.read(file.fileno())] == steps
+        tail.pass_over(file.fileno())
+        path.write_text(text + text.splitlines()[-1] + "\n")
+        assert [row.step for row in tail.read(file.fileno())] == [len(steps) + 1]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *("id,label,score\n1,2,0.3\n", "1,2\n3,4\n", "step\n1\n", "a,b\n1,0.5\n2,0.4\n4,0.3\n"),
