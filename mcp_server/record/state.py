@@ -24,6 +24,7 @@ IMPORTED: EndedState = "imported"  # nobody supervised it: its end is known as f
 
 # A launcher and a supervisor need well under a second; a supervisor that is not there by then does not come.
 STARTING_S = 15.0
+_UNHEARD_S, _LATE = 7.0, 3  # seconds, and steps: a supervisor notes a step within 6 s
 _UNNOTED_S, _LONGEST_PAUSE = 5.0, 100  # seconds, and times its pace, for which no step need be noted
 _LETS_GO_WITHIN_S = 10.0  # a supervisor that wrote its end ends, under load too
 
@@ -245,7 +246,10 @@ class Run:
         is_heard = self.state == "running" and not self.unreachable and self.paused_s(now_s) is None
         if not isinstance(left_s, (int, float)) or not is_heard or "round" in self.progress:
             return None
-        return max(0.0, left_s - (max(0.0, now_s - posix(at)) if isinstance(at, str) and not self.spec.mirror else 0.0))
+        step_s, age_s = self.progress.get("step_s"), now_s - posix(at) if isinstance(at, str) else 0.0
+        if self.spec.mirror or age_s > max(_UNHEARD_S, _LATE * (step_s if isinstance(step_s, (int, float)) else 0.0)):
+            return left_s  # no step came meanwhile: all that were left are left
+        return max(0.0, left_s - max(0.0, age_s))
 
     def attempts_s(self, now_s: float) -> list[float]:
         """Return the seconds of each attempt with the wait after it, of the newest until the end, or ``now_s``."""

@@ -92,6 +92,13 @@ def test_each_rung_that_was_passed_between_two_looks_is_judged_from_below() -> N
     assert found[0].text == "halved at rung 20: 1.2, 4th of 4"
 
 
+def test_whom_a_rung_halves_no_higher_rung_counts_also_where_both_were_passed_at_one_look() -> None:
+    at = ((6, (1.26, 1.28, 1.32, 1.36)), (12, (0.82, 0.84, 0.87, 0.91)))
+    given = in_order(*((cell, step, value) for step, values in at for cell, value in zip("abcd", values, strict=True)))
+    found = find_stops(given, Halving((6, 12)), "min", set("abcd"), more=False)
+    assert [(stop.cell, stop.step, stop.reached) for stop in found] == [("b", 12, 2), ("c", 6, 4), ("d", 6, 4)]
+
+
 def test_those_that_come_to_a_lower_rung_later_stop_nobody_that_has_passed_it() -> None:
     passed = [("a", 100, 1.0), ("b", 100, 2.0), ("a", 300, 1.0)]
     later = [("c", 100, 5.0), ("d", 100, 6.0)]

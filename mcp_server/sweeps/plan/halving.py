@@ -9,7 +9,7 @@ follows from the record of the sweep, so any process comes to the same answer.
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,9 +100,9 @@ def find_stops(
     """Return the cells of ``live`` to stop now, in the order of ``reached``; a value of None is worse than all others.
 
     Each rung that a setting has passed is judged, from the lowest on: the highest by all that have reached it, a lower
-    one by those that had come there before this one reached the next. It waits for the rule's ``least``, or until all
-    that can come have: each live cell is there, and no other begins (``more``). Seeds of a setting are judged by their
-    mean, once all that began have reached the rung, and go or stay together.
+    one by those that had come there before this one reached the next; whom it halves no higher one counts. It waits for
+    the rule's ``least``, or until all that can come have: each live cell is there, and no other begins (``more``).
+    Seeds of a setting are judged by their mean, once all that began have reached the rung, and go or stay together.
     """
     settings: dict[str, dict[str, Reached]] = {}
     for cell, one in reached.items():
@@ -110,34 +110,32 @@ def find_stops(
     merged = {setting: _merge(list(cells.values())) for setting, cells in settings.items()}
     came = [reached[cell].rungs.keys() if cell in reached else set[int]() for cell in live]
     full = () if more else [step for step in halving.steps if all(step in rungs for rungs in came)]
-    stops: dict[str, Stop] = {}
-    for setting, cells in settings.items():
-        if not any(cell in live for cell in cells):
-            continue
-        for stop in _judge(setting, merged, halving, goal, full):
-            stops |= {cell: replace(stop, cell=cell, seeds=len(cells)) for cell in cells if cell in live}
-            break
-    return [stops[cell] for cell in reached if cell in stops]
+    halved: dict[str, Stop] = {}
+    for step in halving.steps:
+        there = {setting: one for setting, one in merged.items() if step in one.rungs and setting not in halved}
+        found = (_judge(setting, step, there, halving, goal, is_full=step in full) for setting in there)
+        halved |= {stop.cell: stop for stop in list(found) if stop is not None}
+    stops = {cell: (halved[one.setting], one.setting) for cell, one in reached.items() if one.setting in halved}
+    return [
+        replace(stop, cell=cell, seeds=len(settings[setting]))
+        for cell, (stop, setting) in stops.items()
+        if cell in live
+    ]
 
 
 def _judge(
-    setting: str, merged: Mapping[str, Reached], halving: Halving, goal: str, full: Collection[int]
-) -> Iterator[Stop]:
-    own = merged[setting]
-    steps = sorted(own.rungs)
-    for number, step in enumerate(steps, 1):
-        until = own.order.get(steps[number], math.inf) if number < len(steps) else math.inf
-        others = [
-            each.rungs[step]
-            for name, each in merged.items()
-            if name != setting and step in each.rungs and each.order.get(step, 0) < until
-        ]
-        if len(others) + 1 < halving.least and step not in full:
-            continue
-        value, *ahead = (_as_rank(each, goal) for each in (own.rungs[step], *others))
-        better = sum(each < value for each in ahead)
-        if better >= max(1, (len(others) + 1) // halving.factor):
-            yield Stop(setting, step, own.rungs[step], better, len(others) + 1)
+    setting: str, step: int, there: Mapping[str, Reached], halving: Halving, goal: str, *, is_full: bool
+) -> Stop | None:
+    """Return the stop of a setting by those ``there`` at a rung whom no rung below has halved; None: it goes on."""
+    own = there[setting]
+    until = min((order for rung, order in own.order.items() if rung > step), default=math.inf)
+    others = [each.rungs[step] for name, each in there.items() if name != setting and each.order.get(step, 0) < until]
+    if len(others) + 1 < halving.least and not is_full:
+        return None
+    value, *ahead = (_as_rank(each, goal) for each in (own.rungs[step], *others))
+    better = sum(each < value for each in ahead)
+    is_worse = better >= max(1, (len(others) + 1) // halving.factor)
+    return Stop(setting, step, own.rungs[step], better, len(others) + 1) if is_worse else None
 
 
 def _merge(cells: Sequence[Reached]) -> Reached:

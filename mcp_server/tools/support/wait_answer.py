@@ -115,6 +115,8 @@ def _show_moment(server: ServerContext, runs: Sequence[Run], met: MetPoint) -> l
     def show(run: Run) -> Run:
         if run.run_id != met.run_id or run.ended:
             return run
+        if "round" in run.progress:  # steps of two rounds do not compare
+            return refresh(server.store, [run])[0]
         if met.step <= run.progress.get("step", met.step):
             return show_moment(run, met, LogMetrics({}))
         server.store.fetch_log(run)
