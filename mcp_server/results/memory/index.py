@@ -53,6 +53,7 @@ _INSIDE_TEXTS = "r.id IN (SELECT rowid FROM $texts WHERE {})"
 _IS_ON = "coalesce(number, 1) != 0 AND value COLLATE NOCASE NOT IN ('false', 'no', 'none', 'null', 'off', 'disabled')"
 _NAMED = re.compile(r":(\w+)\b")
 _TABLE = re.compile(r"\$(memory|terms(?:_by_name)?|has|figures|names|texts)\b")
+_DOUBLED = re.compile(r"([bdgkmnprtv])\1$")  # before an ending: ``overfitting``
 _INFLECTED = re.compile(r"([A-Za-z]{5,}?)(?:ations?|ings?|ments?|ed|es)")
 _MOST_VALUE = 300  # characters of a setting
 _EQUAL_FIELDS = frozenset({"same", "alike", "owner", "tag", "host", "verdict", "backend"})
@@ -410,7 +411,7 @@ def stem(word: str) -> str:
     """Return what the words that are meant begin with: ``explor`` of exploration and exploring, a plural's singular."""
     word = word.replace('"', " ").strip()
     if found := _INFLECTED.fullmatch(word):
-        return found[1]
+        return _DOUBLED.sub(r"\1", found[1])
     return word[:-1] if len(word) > 4 and word.endswith("s") and not word.endswith("ss") else word  # noqa: PLR2004
 
 

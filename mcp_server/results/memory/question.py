@@ -246,7 +246,11 @@ class _Reader:
         return found["tag"].lower() not in SILENT and self.add("fields", ("tag", found["tag"]))
 
     def phrased(self, found: re.Match[str]) -> bool:
-        key, _, values = PHRASES[" ".join(re.split(r"[\s-]+", found[0].lower()))].partition(":")
+        means = PHRASES[" ".join(re.split(r"[\s-]+", found[0].lower()))]
+        key, _, values = means.partition(":")
+        if not values:
+            name, sign, value = re.split(r"([<>=]+)", means)
+            return self.add("comparisons", Bound(name, SIGNS[sign], value))
         if key == "not":
             return self.add("not_states", values)
         if key == "cause":

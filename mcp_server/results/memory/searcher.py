@@ -157,7 +157,7 @@ class Searcher:
         rest = replace(question, words=tuple(word for word in question.words if word not in unsaid))
         fields = [key for key, _ in rest.fields if key != "owner"]
         if unsaid and (
-            fields or metrics or rest.words or rest.comparisons or rest.states or rest.causes or rest.not_states
+            fields or metrics or rest.comparisons or rest.states or rest.causes or rest.not_states
         ):
             self._notes.append(f"No run says {join_some([repr(word) for word in unsaid], _MOST_SHOWN)}: left out.")
             return rest

@@ -102,6 +102,17 @@ def test_a_question_without_an_answer_says_which_part_excludes_all(home: Path) -
     ]
 
 
+def test_where_only_words_are_asked_none_is_left_out(home: Path) -> None:
+    found = find(home, "diffusion walker")
+    assert (found.lines, found.notes) == ([], ["No run matches all parts; there are 1 without diffusion."])
+    assert find(home, "diffusion walker state:failed").notes == ["No run says 'diffusion': left out."]
+
+
+def test_a_word_is_found_in_its_other_forms(home: Path) -> None:
+    add(home, 6, why="the critic overfits")
+    assert ids(home, "overfitting") == ids(home, "overfitted critics") == ["cfm-0006"]
+
+
 @pytest.mark.parametrize(
     ("text", "note"),
     [
@@ -199,6 +210,7 @@ def test_a_cause_that_a_retry_cured_is_found_and_told(home: Path) -> None:
     events = [started, retry, {**started, "seq": 3, "attempt": 2}, {**ended, "seq": 4}]
     path.write_text("".join(f"{json.dumps(event)}\n" for event in events))
     assert find(home, "failed:oom_gpu").lines[0].startswith("cfm-0006 finished (before: attempt 1 oom_gpu) 21 Nov")
+    assert ids(home, "runs that were retried after out of memory and finished") == ["cfm-0006"]
 
 
 def test_a_run_that_diverged_is_not_the_best_unless_it_is_asked_for(home: Path) -> None:
