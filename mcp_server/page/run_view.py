@@ -26,7 +26,7 @@ from mcp_server.results.finish import find_own_document
 from mcp_server.system.files import open_regular, read_regular_file
 from mcp_server.text.formatting import format_posix, shorten_facts, shorten_line, shorten_middle, significant
 from mcp_server.text.invisible import TERMINAL_ESCAPES, escape_unsendable
-from mcp_server.text.secret_patterns import is_secret_variable, mask_secrets
+from mcp_server.text.secret_patterns import is_secret_variable, mask_secrets, mask_value
 from mcp_server.tools.support.context import ServerContext
 from mcp_server.views.log_excerpt import count_lines_before, find_line_start, find_lines
 from mcp_server.views.people_rows import name_kind
@@ -124,7 +124,7 @@ def _show_value(name: str, value: object) -> object:
     text = str(value)
     if is_secret_variable(name, text):
         return HIDDEN
-    return shorten_middle(mask_secrets(f"{name}={text}").partition("=")[2], _VALUE_CHARS)
+    return shorten_middle(mask_value(name, text), _VALUE_CHARS)
 
 
 def _describe_event(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections import Counter
@@ -21,7 +20,7 @@ from mcp_server.record.state import Run
 from mcp_server.results.run_files import select_own
 from mcp_server.store.attribution.attribution import OwnFiles
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.text.secret_patterns import mask_value
 
 _MOST_BYTES = 10_000_000  # of one file
 _MOST_YAML, _MOST_NODES = 200_000, 20_000  # characters of a text, nodes of its tree
@@ -45,13 +44,8 @@ def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str
     settings |= {name: str(value) for name, value in attempt.params.items()}
     gpus = [each for each in run.gpus if not each.startswith("cpu-")]
     settings |= {"cwd": spec.cwd, "gpus": str(len(gpus)) if gpus else "", "host": spec.host}
-    masked = {name: _mask_setting(name, value) for name, value in settings.items() if value}
+    masked = {name: mask_value(name, value) for name, value in settings.items() if value}
     return dict.fromkeys(settings, "") | masked
-
-
-@functools.lru_cache(4096)  # those of thousands of runs are mostly the same
-def _mask_setting(name: str, value: str) -> str:
-    return mask_secrets(f"{name}={value}").partition("=")[2]
 
 
 def _name_settings(files: Sequence[ConfigFile]) -> dict[str, str]:

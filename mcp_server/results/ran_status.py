@@ -1,7 +1,7 @@
 """One run in one read: its state, what it ran with which settings and code, and where its results are."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from mcp_server.scalars.run_scalars import Scalars, location_path
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import name_below
 from mcp_server.text.formatting import shorten_middle
-from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.text.secret_patterns import mask_secrets, mask_value
 from mcp_server.views.run_status import RunStatus, add_command, status_of
 
 _DIGEST_CHARS = 12
@@ -118,16 +118,12 @@ def _list_attempts(run: Run) -> list[AttemptRan]:
     attempts = []
     for number in range(max(1, run.attempt - _MOST_ATTEMPTS + 1), run.attempt + 1):
         own = find_attempt_params(run.spec, run.events, number)
-        params, env = (_mask(values) for values in (own.params, own.environment))
+        params, env = (
+            {name: mask_value(name, one) if isinstance(one, str) else one for name, one in values.items()}
+            for values in (own.params, own.environment)
+        )
         attempts.append(AttemptRan(attempt=number, params=params or None, env=env or None, ended=ends.get(number)))
     return attempts if run.attempt > 1 or run.spec.params else []
-
-
-def _mask(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: mask_secrets(f"{name}={value}").partition("=")[2] if isinstance(value, str) else value
-        for name, value in values.items()
-    }
 
 
 def _find_results(store: RunStore, scalars: Scalars, run: Run) -> ResultPlaces:

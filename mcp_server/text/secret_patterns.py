@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_lazily
@@ -131,6 +131,12 @@ def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> 
         if not present.isdisjoint(words):
             masked = pattern.sub(partial(_mask_value, is_sure=is_sure), masked)
     return masked
+
+
+@lru_cache(4096)  # those of thousands of runs are mostly the same
+def mask_value(name: str, value: str) -> str:
+    """Return the value of a setting without secrets; its name may say that it is one."""
+    return mask_secrets(f"{name}={value}").partition("=")[2]
 
 
 def mask_source(text: str, values_by_name: Mapping[str, str] | None = None) -> str:

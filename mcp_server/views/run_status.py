@@ -181,7 +181,8 @@ def status_of(
     listed: bool = False,
 ) -> RunStatus:
     """Return the status of ``run`` as this machine sees it; ``listed``: without left-over processes and details."""
-    leftovers = [] if listed else _leftovers(run)
+    # A process without a program, such as the guard, is about to exit.
+    leftovers = [] if listed else [Leftover.of(one) for one in backend_of(run.spec).find_leftovers(run) if one.program]
     tracker = _read_tracker(store, run, since, brief=brief, listed=listed)
     unheard = [] if listed or brief else find_undelivered(store.directory_of(run.run_id))
     remarks = [] if brief else read_notes(store.record_of(run).path / NOTES)
@@ -233,11 +234,6 @@ def _measure_lag(run: Run, now_s: float, output_at_s: float | None) -> float:
     at = run.progress.get("at")
     noted_s = posix(at) if isinstance(at, str) and not run.ended else now_s
     return max(0.0, now_s - noted_s) if output_at_s is not None and output_at_s > noted_s else 0.0
-
-
-def _leftovers(run: Run) -> list[Leftover]:
-    """Return left-over processes by program; a process without a program, such as the guard, is about to exit."""
-    return [Leftover.of(process) for process in backend_of(run.spec).find_leftovers(run) if process.program]
 
 
 def describe(

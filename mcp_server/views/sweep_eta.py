@@ -88,7 +88,8 @@ def _count_slots(sweep: Sweep, live: Mapping[str, Run], begun: int) -> int:
 
 
 def _is_between_cells(sweep: Sweep, now_s: float) -> bool:
-    return any(now_s - _ended_s(cell) < _UNNOTED_S for cell in sweep.cells if cell.done)
+    ends = (cell.end["at"] for cell in sweep.cells if cell.done and "at" in cell.end)
+    return any(now_s - posix(at) < _UNNOTED_S for at in ends)
 
 
 def schedule_s(
@@ -478,10 +479,6 @@ class _Launch:
             if rung.at > begun and chance.random() >= (rung.live if is_live else rung.waiting):
                 return rung.at - begun
         return max(0.0, 1.0 - begun)
-
-
-def _ended_s(cell: CellState) -> float:
-    return posix(cell.end["at"]) if "at" in cell.end else 0.0
 
 
 def _first_starts_s(sweep: Sweep) -> dict[str, float]:

@@ -105,15 +105,11 @@ def read_code_snapshot(rundir: RunDir, attempt: int) -> CodeSnapshot | None:
     if facts is None:
         return None
     snapshot = decode(CodeSnapshot, facts)
-    return replace(snapshot, files=_check(snapshot.files), directory=directory)
+    return replace(snapshot, files=tuple(map(_check, snapshot.files)), directory=directory)
 
 
-def _check(files: tuple[KeptFile, ...]) -> tuple[KeptFile, ...]:
-    return tuple(replace(each, kept=each.kept if _is_inside(each.kept) else "") for each in files)
-
-
-def _is_inside(name: str) -> bool:
-    return not name.startswith("/") and ".." not in Path(name).parts
+def _check(one: KeptFile) -> KeptFile:
+    return replace(one, kept="") if one.kept.startswith("/") or ".." in Path(one.kept).parts else one
 
 
 def _read(path: Path) -> str:

@@ -60,7 +60,7 @@ def keep_sources(
         tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as archive,
     ):
         for name in names:
-            if name not in tracked and not name.endswith(SOURCES) and _is_below(root / name, outputs):
+            if name not in tracked and not name.endswith(SOURCES) and any(map((root / name).is_relative_to, outputs)):
                 continue
             member = _read_member(root, name, secrets, left_bytes if count < _MOST_FILES else 0)
             if isinstance(member, str):
@@ -86,10 +86,6 @@ def _list_code(cwd: Path) -> tuple[list[str], list[str]]:
         found, is_cut = list_sources(cwd)
         more = [f"more than {len(found):,} source files"] if is_cut else []
         return [str(path.relative_to(cwd)) for path in found], [str(error), *more]
-
-
-def _is_below(path: Path, directories: Sequence[str]) -> bool:
-    return any(path.is_relative_to(one) for one in directories)
 
 
 def is_code(root: Path, name: str) -> bool:

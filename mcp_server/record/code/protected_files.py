@@ -85,7 +85,7 @@ def digest(repository: Path, base: str, protect: Sequence[str], directory: Path)
     for name in find_shadows(set(beside) - set(names), names, protect, imported):
         found[name] = directory / name
     facts, left_bytes = dict[str, str](), _MOST_HASHED_BYTES
-    for name, path in sorted(found.items(), key=lambda item: (_size(item[1]), item[0])):
+    for name, path in sorted(found.items(), key=lambda item: (getattr(_stat(item[1]), "st_size", 0), item[0])):
         status = _stat(path)
         if status is None:
             facts[name] = "gone"
@@ -170,10 +170,6 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat() if path.exists() else path.lstat()
     except OSError:
         return None
-
-
-def _size(path: Path) -> int:
-    return status.st_size if (status := _stat(path)) else 0
 
 
 def _hash(path: Path) -> str:

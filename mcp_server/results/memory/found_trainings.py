@@ -76,7 +76,10 @@ def find_trainings(root: Path, read: ScalarReader) -> tuple[list[Training], bool
     _join_parts(groups)
     is_cut = _add_logs(groups, root)
     found = sorted(groups.values(), key=lambda one: (len(one.home.parts), one.key))
-    trainings = (_describe(group, root, read, _share_home(group, found)) for group in found[:MOST_TRAININGS])
+    trainings = (
+        _describe(group, root, read, sum(one.home == group.home for one in found) > 1)
+        for group in found[:MOST_TRAININGS]
+    )
     return [one for one in trainings if one.series or one.log], is_cut or len(found) > MOST_TRAININGS
 
 
@@ -184,10 +187,6 @@ def _add_logs(groups: dict[str, _Group], root: Path) -> bool:
 
 def _may_be_log(entry: os.DirEntry[str]) -> bool:
     return entry.name.endswith(_LOG_ENDINGS) and entry.is_file(follow_symlinks=False) and entry.stat().st_size > 0
-
-
-def _share_home(group: _Group, groups: Sequence[_Group]) -> bool:
-    return any(other.home == group.home for other in groups if other is not group)
 
 
 def _describe(group: _Group, root: Path, read: ScalarReader, is_shared: bool) -> Training:

@@ -162,11 +162,15 @@ def _add_paths(plan: PrunePlan, store: RunStore) -> None:
     going = {run.run_id for run in plan.runs}
     paths = [store.record_of(run).path for run in plan.runs] + [store.home.sweeps / one.sweep_id for one in plan.sweeps]
     copies = store.home.path / "code"
-    used = {copies / Path(run.spec.cwd).relative_to(copies).parts[0] for run in plan.runs if _is_below(run, copies)}
+    used = {
+        copies / Path(run.spec.cwd).relative_to(copies).parts[0]
+        for run in plan.runs
+        if copies in Path(run.spec.cwd).parents
+    }
     staying = {
         copies / Path(cwd).relative_to(copies).parts[0]
         for run_id, cwd in store.ask(lambda index: index.select(RunQuery(cut_off=None), ("run_id", "cwd")))
-        if run_id not in going and Path(cwd).is_relative_to(copies) and Path(cwd) != copies
+        if run_id not in going and copies in Path(cwd).parents
     }
     paths += used - staying
     for path in paths:
@@ -175,10 +179,6 @@ def _add_paths(plan: PrunePlan, store: RunStore) -> None:
         else:
             plan.paths[path] = sum(status.st_size for status in _iter_files(path))
     plan.runs = [run for run in plan.runs if store.record_of(run).path in plan.paths]
-
-
-def _is_below(run: Run, directory: Path) -> bool:
-    return Path(run.spec.cwd).is_relative_to(directory) and Path(run.spec.cwd) != directory
 
 
 def _iter_files(path: Path) -> Iterator[os.stat_result]:

@@ -156,9 +156,7 @@ class Searcher:
         unsaid = [word for word, count in counts.items() if not count]
         rest = replace(question, words=tuple(word for word in question.words if word not in unsaid))
         fields = [key for key, _ in rest.fields if key != "owner"]
-        if unsaid and (
-            fields or metrics or rest.comparisons or rest.states or rest.causes or rest.not_states
-        ):
+        if unsaid and (fields or metrics or rest.comparisons or rest.states or rest.causes or rest.not_states):
             self._notes.append(f"No run says {join_some([repr(word) for word in unsaid], _MOST_SHOWN)}: left out.")
             return rest
         return question
@@ -311,7 +309,7 @@ class Searcher:
             self._refuse(f"None of the {len(hits)} runs that match has a metric {metric!r}", metric, hits)
         if without := len(known) - len(with_value):
             self._notes.append(f"{without} more match and have no value of {metric}.")
-        return sorted(with_value, key=lambda hit: _order(known[hit.run_id].value, goal)), known
+        return sorted(with_value, key=lambda hit: known[hit.run_id].value or 0.0, reverse=goal == "max"), known
 
     def _find_goal(self, tag: str, hits: Sequence[Hit]) -> str:
         """Return whether more or less of a metric is better: as a sweep of the hits says it, else by its name."""
@@ -427,10 +425,6 @@ def _choose_metric(hits: Sequence[Hit]) -> str:
     if not tags:
         raise _Unknown("The query names no metric to rank by, such as best:Train/mean_reward.")
     return str(tags.most_common(1)[0][0])
-
-
-def _order(value: float | None, goal: str) -> float:
-    return (value or 0.0) if goal == "min" else -(value or 0.0)
 
 
 def read_together(home: str) -> None:
