@@ -381,8 +381,9 @@ def _find_own_names(line: str) -> dict[str, float]:
                 named.setdefault(name, float(found["value"].replace(",", "")))
     for found in _RX.list.finditer(line) if "[" in line else ():
         items = [_RX.item.fullmatch(item) for item in found["items"].split(",")]
-        if len(items) > 1 and all(items):
-            named.update((f"{found['name'].strip()}[{n}]", float(item[1])) for n, item in enumerate(items) if item)
+        name = found["name"].strip()
+        if len(items) > 1 and all(items) and not name[-1].isdecimal():  # `return 28.2 [-0.6, 57.1]`: its bounds
+            named.update((f"{name}[{n}]", float(item[1])) for n, item in enumerate(items) if item)
     if (whole := _RX.whole.match(line)) is not None:
         named[" ".join(whole[1].split())] = float(whole[2])
     return named

@@ -262,6 +262,14 @@ def test_a_name_that_somebody_said_has_its_numbers_of_all_lines_and_no_setting(t
     assert read_said(make_run(), RunDir(tmp_path), "::") == []
 
 
+def test_a_number_before_fps_is_no_count_and_bounds_behind_a_value_are_no_names(tmp_path: Path) -> None:
+    lines = [f"{n}k/2.00M frames  3072 fps  return {n}.2 [-0.6, 57.1] (n=12)  ent 1.3" for n in range(1, 9)]
+    read(tmp_path, lines)
+    log = read_log_metrics(make_run(), RunDir(tmp_path))
+    assert log.step == 8000
+    assert not [name for name in log.printed if "[" in name]
+
+
 def test_the_epoch_of_the_best_value_is_not_how_many_there_were(tmp_path: Path) -> None:
     lines = [f"Epoch {n} of 24 took 0.7 seconds: MAE {1 / n:.3f} (best was 0.5 in epoch 2)" for n in range(1, 25)]
     read(tmp_path, [*lines, "Training is over. The best MAE was 0.5, in epoch 2; FID-5k 9.1"])

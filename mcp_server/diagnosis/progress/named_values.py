@@ -185,6 +185,20 @@ def _is_mean(value: float, mean: float) -> bool:
     return mean == value or (value * mean > 0 and 1 / _MOST_FALL < mean / value < _MOST_FALL)
 
 
+def _find_scaled_place(line: str) -> list[NamedValue]:
+    """Return the place of `1.2M/2.00M frames`."""
+    place = _RX.scaled.search(line)
+    unit = classify_name(place["name"]) if place is not None else None
+    if place is None or unit is None or not unit.bits & COUNTS:
+        return []
+    n, total = float(place["n"]) * POWERS[place["nth"]], float(place["of"]) * POWERS[place["ofs"]]
+    return [(unit, n, str(round(total)))] if n <= total else []
+
+
+def _find_speeds(line: str) -> list[str]:
+    return _RX.speed.findall(line) if "fps" in line.lower() or "/s" in line else []
+
+
 def find_named_values(line: str) -> list[NamedValue]:
     """Return the named numbers of ``line`` that are counts or metrics, in order."""
     values = []
@@ -209,9 +223,9 @@ def find_named_values(line: str) -> list[NamedValue]:
             count = classify_name(place[2]) if place is not None else ValueName("step", STEP, None)
             if count is not None and (place is not None or name.bits & LOSS or name.headline == "val_loss"):
                 values.append((count, float(at), ""))
-        if name is not None:
+        if name is not None and not (name.bits & COUNTS and value in _find_speeds(line)):  # `1.2M frames  3072 fps`
             number = parse_number(value)
             if mean and not name.bits & REWARD and (has_meters or _is_mean(number, float(mean))):
                 number = float(mean)
             values.append((name, number * POWERS[power] if power else number, of))
-    return values
+    return values + _find_scaled_place(line) if "k/" in line or "M/" in line else values
