@@ -19,33 +19,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.code.code_state import SOURCES
+from mcp_server.record.code.code_state import CODE_WORDS, SOURCES
 from mcp_server.system.files import open_regular, read_regular_file
 from mcp_server.text.formatting import format_size
 
 IGNORE_FILE = ".runwardignore"
 _MOST_IGNORE_BYTES, _DEEPEST_SOURCE, _MOST_SOURCES, _LONGEST_S = 65_536, 20, 2_000, 3.0
-# Never code, at any depth.
-_DIRECTORIES = frozenset(
-    """.git .hg .svn .jj venv .venv .tox .nox .direnv .conda site-packages node_modules __pycache__ .mypy_cache
-    .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints .cache .idea .vscode .dvc .aws .ssh .gnupg .eggs htmlcov
-    wandb mlruns lightning_logs tb_logs tensorboard multirun outputs checkpoints ckpts ckpt""".split()  # noqa: SIM905
-)
-# Packages have these names too: they stay here where they hold no Python.
-_DATA = frozenset("data dataset datasets output results result logs log runs models weights env build dist tmp".split())  # noqa: SIM905
-_FILES = (
-    *("*.pyc", "*.pt", "*.pth", "*.ckpt", "*.safetensors", "*.onnx", "*.h5", "*.hdf5", "*.npz", "*.parquet", "*.arrow"),
-    *("*.tfrecord", "*.lmdb", "*.mp4", "*.avi", "*.bag", "*.mcap", "*.tar", "*.tar.*", "*.tgz", "*.zip", "*.zst"),
-    *("core",),
-    *("*tfevents*", "*.log", "nohup.out", "core.[0-9]*", ".DS_Store", "*.swp"),
-)
-# Files and directories that hold keys, in any case.
-_KEYS = (
-    *(".env", ".env.*", ".envrc", "*.env", ".netrc", ".pgpass", ".my.cnf", ".npmrc", ".pypirc", ".git-credentials"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
-    *("secrets*", ".secrets*", "credentials*", ".credentials*", "client_secret*", "service_account*", "kaggle.json"),
-    *(".docker", ".kube", ".azure", ".gcloud", ".vault-token", ".htpasswd"),
-)
 
 
 def read_ignore_file(root: Path) -> list[str]:
@@ -63,13 +42,13 @@ def stays_behind(root: Path, path: str, ignored: Sequence[str], *, is_directory:
     name = path.rpartition("/")[2]
     if any(fnmatch(name, pattern) or fnmatch(path, pattern) for pattern in ignored):
         return True
-    is_key = any(fnmatch(name.lower(), pattern) for pattern in _KEYS)
+    is_key = any(fnmatch(name.lower(), pattern) for pattern in CODE_WORDS["key"])
     if not is_directory:
-        is_data = any(fnmatch(name, pattern) for pattern in _FILES)
+        is_data = any(fnmatch(name, pattern) for pattern in CODE_WORDS["file"])
         return (is_key or is_data) and not name.endswith((".py", ".example"))
-    if name in _DIRECTORIES or (root / path / "pyvenv.cfg").exists() or (root / path / "conda-meta").exists():
+    if name in CODE_WORDS["directory"] or any((root / path / each).exists() for each in ("pyvenv.cfg", "conda-meta")):
         return True
-    return (is_key or name in _DATA) and not any((root / path).glob("*.py"))
+    return (is_key or name in CODE_WORDS["data"]) and not any((root / path).glob("*.py"))
 
 
 def list_sources(root: Path) -> tuple[list[Path], bool]:

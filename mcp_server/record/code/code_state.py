@@ -18,16 +18,10 @@ from pathlib import Path
 from mcp_server.record.run_directory import CODE_STATE, Facts, read_json, write_json
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.rows import read_words
 
-SOURCES = (
-    *(".py", ".pyx", ".sh", ".bash", ".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".jl", ".lua", ".r", ".R"),
-    *(".rs", ".go", ".js", ".mjs", ".ts"),
-)
-# Not a run's own code, or written by runs.
-_SKIPPED = frozenset(
-    """__pycache__ node_modules site-packages dist-packages venv env wandb mlruns outputs multirun runs logs
-    lightning_logs checkpoints data datasets build dist""".split()  # noqa: SIM905 - a list of words
-)
+CODE_WORDS = read_words("record/code/words")
+SOURCES, _SKIPPED = CODE_WORDS["source"], frozenset(CODE_WORDS["skipped"])
 _DEEPEST, _MOST_ENTRIES, _MOST_FILES, _WALK_S = 6, 5_000, 2_000, 0.05
 _MOST_FILE_BYTES, _MOST_BYTES = 1 << 20, 8 << 20
 
