@@ -6,21 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mcp_server import errors
 from mcp_server.backends.ssh.ssh_channel import is_known_away
-from mcp_server.errors import (
-    BadArgument,
-    ConfigInvalid,
-    GpusNotFree,
-    HostUnreachable,
-    LaunchFailed,
-    LaunchUnanswered,
-    RunwardError,
-    SecretNotSet,
-    SecretsFileOpen,
-    SecretsFileUnreadable,
-    StateUnusable,
-    TmuxMissing,
-)
 from mcp_server.record.events import EventLog
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
@@ -44,12 +31,12 @@ from mcp_server.threads import run_in_thread
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that this machine refuses
 _SETTLED_AT_ONCE = 8
 _NOT_NOW = (
-    *(ConfigInvalid, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable),
-    *(HostUnreachable, LaunchFailed, StateUnusable, TmuxMissing),
+    *(errors.ConfigInvalid, errors.SecretNotSet, errors.SecretsFileOpen, errors.SecretsFileUnreadable),
+    *(errors.HostUnreachable, errors.LaunchFailed, errors.StateUnusable, errors.TmuxMissing),
 )
 
 
-class HostsBusy(RunwardError):
+class HostsBusy(errors.RunwardError):
     """No host of the sweep has the GPUs of a cell free now."""
 
 
@@ -136,17 +123,17 @@ class CellLauncher:
         try:
             async with hold_key(self.store, request.idempotency_key) as key:
                 run = None if key is None else await key.find_run(self.store, self.file_watch)
-        except LaunchUnanswered as error:
+        except errors.LaunchUnanswered as error:
             self._doubt(cell, error)
             return None
-        except (RunwardError, OSError):  # the launch meets it again, and says so
+        except (errors.RunwardError, OSError):  # the launch meets it again, and says so
             pass
         self.in_doubt.pop(cell.name, None)
         if run is not None:
             self._note_start(cell, run)
         return run
 
-    def _doubt(self, cell: Cell, error: LaunchUnanswered) -> None:
+    def _doubt(self, cell: Cell, error: errors.LaunchUnanswered) -> None:
         if not self.in_doubt.get(cell.name):
             text = f"{cell.name}: {error.cause} It is never started twice, and other cells go on."
             self.events.append("launch_refused", text, what=cell.name, run_id=error.run_id)
@@ -172,10 +159,10 @@ class CellLauncher:
                 beside = find_host_beside(read_trials(sweep), cell.name)
                 cell = await run_in_thread(prepare_trial, sweep, cell, self.store.sweeps.files_of(sweep), number)
             run = await self._launch_anywhere(sweep.spec, cell, number, beside)
-        except LaunchUnanswered as error:
+        except errors.LaunchUnanswered as error:
             self._doubt(cell, error)
             return None
-        except (RunwardError, OSError) as error:
+        except (errors.RunwardError, OSError) as error:
             self._note_refusal(self._pauses.setdefault(place, _Pause()), cell, error)
             return None
         finally:
@@ -206,7 +193,7 @@ class CellLauncher:
                 self.environ,
                 is_called_off=stop.exists,
             )
-        except (RunwardError, OSError) as error:
+        except (errors.RunwardError, OSError) as error:
             if stop.exists():
                 return {}
             text = f"The array of {len(cells)} cells was refused, so each is handed in by itself: {error}"
@@ -239,7 +226,7 @@ class CellLauncher:
         """
         if not spec.hosts:
             return await self._launch_at(spec, cell, number)
-        refusals: list[GpusNotFree | HostUnreachable | LaunchFailed] = []
+        refusals: list[errors.GpusNotFree | errors.HostUnreachable | errors.LaunchFailed] = []
         order = [spec.hosts[(self._turn + turn) % len(spec.hosts)] for turn in range(len(spec.hosts))]
         near = [host for host in order if not is_known_away(self.store.home.hosts / host)]
         near = [beside] if beside in near else near
@@ -249,12 +236,12 @@ class CellLauncher:
             self._busy[host] += 1
             try:
                 run = await self._launch_at(spec, cell, number, host)
-            except LaunchUnanswered:
+            except errors.LaunchUnanswered:
                 raise
-            except (GpusNotFree, HostUnreachable, LaunchFailed) as error:
+            except (errors.GpusNotFree, errors.HostUnreachable, errors.LaunchFailed) as error:
                 refusals.append(error)
-                is_busy = is_busy or (isinstance(error, GpusNotFree) and not error.never)
-                if isinstance(error, LaunchFailed):
+                is_busy = is_busy or (isinstance(error, errors.GpusNotFree) and not error.never)
+                if isinstance(error, errors.LaunchFailed):
                     self._tell_failure(host, cell, error)
             else:
                 self._turn = spec.hosts.index(host) + 1
@@ -265,7 +252,7 @@ class CellLauncher:
                 self.wake()  # another cell may have found no host but this one
         if is_busy or left:
             raise HostsBusy(f"No host of {', '.join(spec.hosts)} has room for {cell.name} now.")
-        raise next((error for error in refusals if not isinstance(error, GpusNotFree)), refusals[0])
+        raise next((error for error in refusals if not isinstance(error, errors.GpusNotFree)), refusals[0])
 
     async def _launch_at(self, spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> Run:
         async def check(run: RunSpec) -> None:
@@ -276,19 +263,19 @@ class CellLauncher:
         request, guard = make_request(spec, cell, number, host), guard_of(spec)
         return await launch(request, self.store, self.file_watch, self.environ, approve=check, prepare=guard)
 
-    def _tell_failure(self, host: str, cell: Cell, error: LaunchFailed) -> None:
+    def _tell_failure(self, host: str, cell: Cell, error: errors.LaunchFailed) -> None:
         """Note once that a host of several takes no cell: others may take them all, and nobody would hear of it."""
         if self._told.get(host) != error.cause:
             self._told[host] = error.cause
             self.events.append("launch_refused", f"{host} does not take {cell.name}: {error}", what=cell.name)
 
-    def _note_refusal(self, pause: _Pause, cell: Cell, error: RunwardError | OSError) -> None:
+    def _note_refusal(self, pause: _Pause, cell: Cell, error: errors.RunwardError | OSError) -> None:
         """Fail the cell, or where its host lacks something that would fail every cell, pause the launches there."""
         is_quota = isinstance(error, QuotaReached) and not error.never
         if is_quota or isinstance(error, HostsBusy):  # until another run has ended
             pause.retry_at_s = time.monotonic() + _RETRY_S
             return
-        for_now = not error.never if isinstance(error, GpusNotFree) else isinstance(error, (*_NOT_NOW, OSError))
+        for_now = not error.never if isinstance(error, errors.GpusNotFree) else isinstance(error, (*_NOT_NOW, OSError))
         if not for_now:
             text = f"{cell.name} cannot be launched: {error}"
             self.events.append("cell_failed", text, cell=cell.name, state="failed")
@@ -321,7 +308,7 @@ def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], Mapping[
             return {**other.chosen, **cell.params}, other.inherited, other.origin or ""
     if (best := find_best(sweep)) is None:
         cause = f"no cell has ended its training with a value of {spec.metric}, so none is the best."
-        raise BadArgument("promote", cause)
+        raise errors.BadArgument("promote", cause)
     inherited = {name: own.get(name) if name in cell.fixed else value for name, value in best.cell.overrides.items()}
     return {**best.cell.params, **cell.params}, inherited, f"promoted: {best.text}"
 

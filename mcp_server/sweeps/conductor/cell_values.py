@@ -1,20 +1,28 @@
-"""The values of the cells of a sweep under way, noted once their runs have ended."""
+"""The values of the cells of a sweep under way: at their ends, and at the rungs of a successive halving."""
 
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from anyio.abc import TaskGroup
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_ranking import name_setting
 from mcp_server.record.sweeps.sweep_state import CellState, Sweep
-from mcp_server.results.figures import Figure, measure
+from mcp_server.results.figures import Figure, measure, read_points
+from mcp_server.runs.stop.stop_run import stop_run
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.trial_watch import TrialWatch
+from mcp_server.sweeps.plan.halving import Reached, Stop, find_reached, find_stops, parse_halving
 from mcp_server.sweeps.trials.open_plan import OpenPlan
 from mcp_server.text.near_names import find_near_names
+from mcp_server.threads import run_in_thread
 from mcp_server.views.log_excerpt import read_tail
 
 _MOST_TAGS, _LINE_BYTES = 8, 160
@@ -100,3 +108,77 @@ class CellValues:
         if sweep.spec.depends_on_metric:
             text += " Nothing is searched, halved or promoted: kill_run it, and start it with the right metric."
         self.events.append("metric_missing", text, cell=cell.cell.name, run_id=run.run_id)
+
+
+_EVERY_S = 5.0
+
+
+@dataclass
+class HalvingWatch:
+    """Reads what the cells report every few seconds; an ended cell is read once more. What it noted decides."""
+
+    facts: Mapping[str, Any]
+    store: RunStore
+    file_watch: FileWatch
+    scalars: Scalars
+    events: EventLog
+    read: Callable[[], Sweep]
+    _ended: set[str] = field(default_factory=set)  # runs that will not report any more
+    _stopping: set[str] = field(default_factory=set)  # runs
+    _read_at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._halving = parse_halving(self.facts)
+
+    async def stop_worse(self, live: Mapping[str, Run], group: TaskGroup) -> None:
+        """Stop the live cells that are worse than others were at the same step, in tasks of ``group``."""
+        if time.monotonic() < self._read_at_s + _EVERY_S:
+            return
+        stops = await run_in_thread(self._find_stops, live)
+        self._read_at_s = time.monotonic()
+        for stop in stops:
+            if (run := live[stop.cell]).run_id not in self._stopping:
+                self._stopping.add(run.run_id)
+                group.start_soon(self._stop, run, stop)
+
+    async def _stop(self, run: Run, stop: Stop) -> None:
+        with contextlib.suppress(RunwardError, OSError):
+            await stop_run(run, self.store, self.file_watch, by="its sweep", reason=stop.text, stopped_by="sweep")
+        self._stopping.discard(run.run_id)
+
+    def _find_stops(self, live: Mapping[str, Run]) -> list[Stop]:
+        sweep = self.read()
+        found = [each for cell in sweep.cells for each in self._find_rungs(cell, live, sweep.spec.metric)]
+        for step, cell, run_id, value in sorted(found, key=lambda each: each[0]):  # lower ones first: by the order
+            shown = "no number" if value is None else f"{value:g}"
+            late = "" if cell in live and not live[cell].ended else " It had ended before it was compared."
+            text = f"{cell} has {shown} at step {step:,}.{late}"
+            self.events.append("rung_reached", text, cell=cell, run_id=run_id, rung=step, value=value)
+        if found:
+            sweep = self.read()
+        lost = ("failed", "lost")
+        reached = {
+            cell.cell.name: Reached(name_setting(cell), cell.rungs, cell.rung_order)
+            for cell in sweep.cells
+            if cell.runs and cell.state not in lost
+        }
+        more = any(not cell.done and cell.cell.name not in live for cell in sweep.cells)
+        return find_stops(reached, self._halving, sweep.spec.goal, live.keys(), more=more)
+
+    def _find_rungs(
+        self, cell: CellState, live: Mapping[str, Run], metric: str | None
+    ) -> list[tuple[int, str, str, float | None]]:
+        """Return the rungs that a cell has reached, and no event says so: step, cell, run and value."""
+        run_id, name = cell.run_id, cell.cell.name
+        steps = [step for step in self._halving.steps if step not in cell.rungs]
+        if run_id is None or metric is None or run_id in self._ended or not steps:
+            return []
+        try:
+            run = live[name] if name in live else self.store.observe(run_id)
+            points = read_points(run, self.store, self.scalars, metric)
+        except (RunwardError, OSError):
+            return []
+        if run.ended:
+            self._ended.add(run_id)
+        found = find_reached([(step, value) for step, value in points if step is not None], steps)
+        return [(step, name, run_id, value) for step, value in found.items()]

@@ -37,7 +37,7 @@ from mcp_server.store.file_watch import FileWatch, Subscription
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
-from mcp_server.sweeps.conductor.cell_values import CellValues
+from mcp_server.sweeps.conductor.cell_values import CellValues, HalvingWatch
 from mcp_server.sweeps.conductor.decide import (
     describe_end,
     find_end,
@@ -46,7 +46,6 @@ from mcp_server.sweeps.conductor.decide import (
     find_started,
     judge_end,
 )
-from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
 from mcp_server.sweeps.conductor.sweep_screen import Screen
 from mcp_server.sweeps.conductor.trial_watch import TrialWatch
 from mcp_server.sweeps.plan.cell_code import number_code

@@ -28,21 +28,9 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conductor.decide import count_ahead
 from mcp_server.sweeps.plan.open_cells import MEASURED, fill_trial
-from mcp_server.sweeps.trials import proposals
+from mcp_server.sweeps.trials import proposals, trials
 from mcp_server.sweeps.trials.open_plan import BASELINE, OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, list_proposals
-from mcp_server.sweeps.trials.trials import (
-    APART,
-    CLEARED,
-    AddRun,
-    Decide,
-    EndSweep,
-    OpenSweep,
-    describe_kept,
-    find_steps,
-    name_cell,
-    read_trials,
-)
 
 _ENDS = frozenset(("verdict", "cell_ended", "cell_failed"))
 _START = "-"  # in the name of a worktree, between the cell and which start of it that is
@@ -57,7 +45,7 @@ class TrialWatch:
     scalars: Scalars
     events: EventLog
     read: Callable[[], Sweep]
-    ending: EndSweep | None = None
+    ending: trials.EndSweep | None = None
     _taken: set[str] = field(default_factory=set)  # proposals that are noted, with the verdict that they came with
 
     def advance(self, live: Mapping[str, Run]) -> None:
@@ -70,23 +58,23 @@ class TrialWatch:
             raise OSError(f"git: {error}") from error
 
     def _advance(self, live: Mapping[str, Run]) -> None:
-        while (seen := read_trials(self.read())) and not self.events.behind:
+        while (seen := trials.read_trials(self.read())) and not self.events.behind:
             if seen.pending is not None:
                 self._settle_tip(seen)
                 continue
             if self._clear_suspects(seen):
                 continue
             room, is_idle = _count_room(seen.sweep, live)
-            steps = find_steps(seen, room, time.time(), is_idle=is_idle)
-            self.ending = next((step for step in steps if isinstance(step, EndSweep)), None)
+            steps = trials.find_steps(seen, room, time.time(), is_idle=is_idle)
+            self.ending = next((step for step in steps if isinstance(step, trials.EndSweep)), None)
             self._note_wishes(seen)
             if not steps or self.ending is not None:
                 return
             added: Counter[str] = Counter()
             for step in steps:
-                if isinstance(step, AddRun):
+                if isinstance(step, trials.AddRun):
                     self._add_run(seen, step, added)
-                elif isinstance(step, Decide) and not self._decide(seen, step):
+                elif isinstance(step, trials.Decide) and not self._decide(seen, step):
                     break  # what others are compared with is another one now
 
     def find_end(self, sweep: Sweep) -> tuple[str, str] | None:
@@ -94,7 +82,10 @@ class TrialWatch:
         if any(cell.state == LIVE for cell in sweep.cells):
             return None
         if sweep.stop is not None:
-            return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {describe_kept(read_trials(sweep))}"
+            return (
+                "killed",
+                f"Stopped by {sweep.stop.get('by', 'somebody')}: {trials.describe_kept(trials.read_trials(sweep))}",
+            )
         return None if self.ending is None else (self.ending.state, self.ending.text)
 
     def _take_proposals(self) -> None:
@@ -111,7 +102,7 @@ class TrialWatch:
                 self.events.append("verdict", f"{name} {verdict}: {why}", trial=name, verdict=verdict, why=why)
         self._taken |= new.keys()
 
-    def _clear_suspects(self, seen: OpenSweep) -> bool:
+    def _clear_suspects(self, seen: trials.OpenSweep) -> bool:
         """Note what somebody else than its proposer said of a gain that was too good."""
         notes = {one.get("cell"): one for one in read_notes(self.directory.notes)}
         for trial in seen.trials.values():
@@ -119,18 +110,20 @@ class TrialWatch:
             said, by = note.get("note", "").strip(), note.get("by", "unknown")
             word = next((word for word in ("keep", "discard") if said.lower().startswith(word)), None)
             if trial.verdict == "suspect" and word is not None:
-                verdict, why = CLEARED if word == "keep" else "discarded", f"{said} ({by})"
+                verdict, why = trials.CLEARED if word == "keep" else "discarded", f"{said} ({by})"
                 self.events.append(
                     "verdict", f"{trial.name} {verdict}: {why}", trial=trial.name, verdict=verdict, why=why
                 )
                 return True
         return False
 
-    def _note_wishes(self, seen: OpenSweep) -> None:
+    def _note_wishes(self, seen: trials.OpenSweep) -> None:
         kinds = [event["kind"] for event in seen.sweep.round_events]
         if seen.is_spent(time.time()):
             if "budget_spent" not in kinds:
-                self.events.append("budget_spent", f"The budget is spent: {describe_kept(seen)} Running trials end.")
+                self.events.append(
+                    "budget_spent", f"The budget is spent: {trials.describe_kept(seen)} Running trials end."
+                )
             return
         told = next((n for n, kind in enumerate(reversed(kinds)) if kind in ("proposed", "wants_proposals")), None)
         # Whoever proposes is told how many wait; and it is no news again before something has ended.
@@ -138,8 +131,8 @@ class TrialWatch:
         if len(seen.queued) < seen.plan.ahead and is_news:
             self.events.append("wants_proposals", f"{len(seen.queued)} proposals wait, {seen.plan.ahead} are enough.")
 
-    def _add_run(self, seen: OpenSweep, step: AddRun, added: Counter[str]) -> None:
-        name = name_cell(seen, step.trial, added[step.trial])
+    def _add_run(self, seen: trials.OpenSweep, step: trials.AddRun, added: Counter[str]) -> None:
+        name = trials.name_cell(seen, step.trial, added[step.trial])
         added[step.trial] += 1
         beside = f" beside {step.against}" if step.against else ""
         params = dict(seen.trials[step.trial].params) or None
@@ -147,7 +140,7 @@ class TrialWatch:
         text = f"{name}: {step.role}{beside}."
         self.events.append("cell_added", text, cell=name, trial=step.trial, role=step.role, **facts)
 
-    def _decide(self, seen: OpenSweep, step: Decide) -> bool:
+    def _decide(self, seen: trials.OpenSweep, step: trials.Decide) -> bool:
         """Note a verdict; return False where the tip moves."""
         if step.verdict == "better":
             self._begin_keep(seen, step)
@@ -156,14 +149,14 @@ class TrialWatch:
         if verdict == "behind":
             merged = self._merge(seen, step.trial)
             if merged is None and step.judgement is not None and step.judgement.kind != "better":
-                verdict, why = APART, f"{why}, and both change the same lines: it is compared with its base"
+                verdict, why = trials.APART, f"{why}, and both change the same lines: it is compared with its base"
             else:
                 next_step = "both change the same lines: propose it anew on the tip" if merged is None else merged
                 why = f"{why}; {next_step}"
         self._note_verdict(seen, step, verdict, why)
         return True
 
-    def _note_verdict(self, seen: OpenSweep, step: Decide, verdict: str, why: str) -> None:
+    def _note_verdict(self, seen: trials.OpenSweep, step: trials.Decide, verdict: str, why: str) -> None:
         found, facts = step.judgement, {}
         if found is not None:
             facts = {"mean": found.mean, "n": found.n, "gain": found.gain, "t": found.t, "sd": seen.noise.sd}
@@ -171,7 +164,7 @@ class TrialWatch:
         facts = {name: value for name, value in facts.items() if value is None or abs(value) < float("inf")}
         self.events.append("verdict", text, trial=step.trial, verdict=verdict, why=why, **facts)
 
-    def _merge(self, seen: OpenSweep, name: str) -> str | None:
+    def _merge(self, seen: trials.OpenSweep, name: str) -> str | None:
         """Propose a trial's change on the tip; return which trial that is, None where both change the same lines."""
         trial, tip, plan = seen.trials[name], seen.trials[seen.tip], seen.plan
         origin = f"{name} on {seen.tip}"
@@ -210,7 +203,7 @@ class TrialWatch:
         self._take_proposals()
         return f"{number} is {origin}"
 
-    def _begin_keep(self, seen: OpenSweep, step: Decide) -> None:
+    def _begin_keep(self, seen: trials.OpenSweep, step: trials.Decide) -> None:
         plan, found = seen.plan, step.judgement
         actual = proposals.tip(Path(plan.repository), plan.branch) if plan.base else None
         if actual is not None and actual not in {seen.trials[name].commit for name in seen.kept}:
@@ -222,7 +215,7 @@ class TrialWatch:
         text = f"{step.trial} is better than {seen.tip}: the tip moves."
         self.events.append("tip", text, trial=step.trial, commit=commit, former=actual, why=step.why, **facts)
 
-    def _settle_tip(self, seen: OpenSweep) -> None:
+    def _settle_tip(self, seen: trials.OpenSweep) -> None:
         """Move the branch, or see that it is moved, and say so."""
         event: Mapping[str, Any] = seen.pending or {}
         plan, trial, commit, former = seen.plan, event["trial"], event.get("commit", ""), event.get("former")
@@ -333,7 +326,7 @@ def prepare_trial(sweep: Sweep, cell: Cell, directory: SweepDir, number: int) ->
         LaunchFailed: git could not make it now.
     """
     plan = OpenPlan.of(sweep.spec)
-    trial = read_trials(sweep).trials[str(cell.params.get("trial", BASELINE))]
+    trial = trials.read_trials(sweep).trials[str(cell.params.get("trial", BASELINE))]
     there = Path(plan.repository)
     if plan.base:
         facts = directory.trees / f"{cell.name}.json"

@@ -16,16 +16,7 @@ from mcp_server.sweeps.sources.source import propose_run_name
 
 # What a sweep decides by itself, and what only makes sense for one run.
 OF_THE_SWEEP = {
-    "name",
-    "owner",
-    "queue",
-    "idempotency_key",
-    "sweep",
-    "cell",
-    "filled",
-    "params_file",
-    "keep_code",
-    "like",
+    *("name", "owner", "queue", "idempotency_key", "sweep", "cell", "filled", "params_file", "keep_code", "like"),
     "change",
 }
 LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - OF_THE_SWEEP

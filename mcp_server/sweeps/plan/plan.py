@@ -19,17 +19,8 @@ from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.record.sweeps.sweep_ranking import is_seed
 from mcp_server.record.sweeps.sweep_spec import BEST, Cell
+from mcp_server.sweeps.plan import filling
 from mcp_server.sweeps.plan.cell_names import LONGEST_CELL_NAME, Label, clean_name, make_unique, name_cells
-from mcp_server.sweeps.plan.filling import (
-    LAUNCH_ARGUMENTS,
-    OF_THE_SWEEP,
-    apply_overrides,
-    as_text,
-    check_filled,
-    fill_names,
-    merge,
-    name_arguments,
-)
 from mcp_server.sweeps.plan.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell
 from mcp_server.text.formatting import shorten_middle
@@ -97,7 +88,7 @@ def parse_phases(
     values = {name: value for name, value in only.items() if value is not None}
     if phases is None:
         phase = _make_phase("", {"name": "1", **values}, common)
-        return [replace(phase, own_params=common.get("params") or {}, fixed=tuple(name_arguments(common)))]
+        return [replace(phase, own_params=common.get("params") or {}, fixed=tuple(filling.name_arguments(common)))]
     if values:
         raise BadArgument(next(iter(values)), "belongs into one of the phases.", "Each phase has its own.")
     if not phases:
@@ -111,8 +102,8 @@ def parse_phases(
         own = facts.get("common") or {}
         check_common(f"{where}.common", own)
         _check_types(where, {name: value for name, value in facts.items() if name != "name"})
-        phase = _make_phase(where, {"name": str(number), **facts}, merge(common, own))
-        phase = replace(phase, own_params=own.get("params") or {}, fixed=tuple(name_arguments(own)))
+        phase = _make_phase(where, {"name": str(number), **facts}, filling.merge(common, own))
+        phase = replace(phase, own_params=own.get("params") or {}, fixed=tuple(filling.name_arguments(own)))
         if phase.name in {each.name for each in result}:
             raise BadArgument("phases", f"two are named {phase.name!r}.")
         result.append(phase)
@@ -151,10 +142,10 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
     for name in launch:
         if name == "code" and launch[name] in (None, "now", "kept"):
             continue
-        if name in OF_THE_SWEEP:
+        if name in filling.OF_THE_SWEEP:
             raise BadArgument(argument, f"{name} is set by the sweep: leave it out.")
-        if name not in LAUNCH_ARGUMENTS:
-            names = ", ".join(sorted(LAUNCH_ARGUMENTS))
+        if name not in filling.LAUNCH_ARGUMENTS:
+            names = ", ".join(sorted(filling.LAUNCH_ARGUMENTS))
             raise BadArgument(argument, f"launch_run has no argument {name!r}; there are {names}.")
     _check_types(argument, launch)
 
@@ -209,7 +200,7 @@ def _list_weaker(phase: Phase, former: Sequence[Cell]) -> list[str]:
 
 
 def _fill(cell: Cell, sweep_id: str) -> Cell:
-    return fill_names(cell, sweep_id) if cell.promote is None and cell.trial is None else cell
+    return filling.fill_names(cell, sweep_id) if cell.promote is None and cell.trial is None else cell
 
 
 def identify(cell: Cell) -> str:
@@ -242,32 +233,32 @@ def _expand_promotion(phase: Phase) -> Iterable[Cell]:
     launch, own = _add_source(source, phase.common), phase.own_params
     if source is not None:  # it has read them, and has those that are its program's
         own = {each: value for each, value in source.params.items() if each in own}
-    fixed = {*phase.fixed, *(name_arguments(source.launch) if source else ())}
+    fixed = {*phase.fixed, *(filling.name_arguments(source.launch) if source else ())}
     written = parse(launch["command"]).split_options()[0] if "command" in fixed and launch.get("command") else {}
     promoted = {each: value for each, value in (phase.promoted or {}).items() if each in own or each not in written}
     inherited = {each: value for each, value in phase.inherited.items() if each not in fixed}
-    params, common = {**promoted, **own}, {**name_arguments(launch), **(launch.get("params") or {})}
+    params, common = {**promoted, **own}, {**filling.name_arguments(launch), **(launch.get("params") or {})}
     weaker = [each for each, value in {**promoted, **inherited}.items() if each in common and common[each] != value]
     notes = [*(source.notes if source else ()), *phase.doubts]
     if weaker := [each for each in weaker if each not in own]:
         notes.append(_describe_weaker(phase, weaker, phase.promote or ""))
-    launch = merge(apply_overrides(launch, inherited), {"params": params} if params else {})
+    launch = filling.merge(filling.apply_overrides(launch, inherited), {"params": params} if params else {})
     points = _expand_grid(phase.grid) if phase.grid is not None else [{}]
     labels = name_cells(
-        [{_SOURCE: name, **{seed: as_text(value) for seed, value in seeds.items()}} for seeds in points]
+        [{_SOURCE: name, **{seed: filling.as_text(value) for seed, value in seeds.items()}} for seeds in points]
     )
     for seeds, label in zip(points, labels, strict=True):
         for seed, value in seeds.items():
             _check_value(seed, value)
         cell = Cell(label, phase.name, {**params, **seeds}, launch, promote, notes=tuple(notes), fixed=phase.fixed)
         if promote is None:
-            check_filled(cell, phase.braces)
+            filling.check_filled(cell, phase.braces)
         yield cell
 
 
 def _describe_weaker(phase: Phase, names: Sequence[str], origin: str) -> str:
-    values = {**name_arguments(phase.common), **(phase.common.get("params") or {})}
-    given = ", ".join(f"{name} {as_text(values[name])}" for name in names)
+    values = {**filling.name_arguments(phase.common), **(phase.common.get("params") or {})}
+    given = ", ".join(f"{name} {filling.as_text(values[name])}" for name in names)
     return f"{given} of common: not used, as {origin} has its own; the phase's own common would win"
 
 
@@ -305,13 +296,13 @@ def _combine(phase: Phase) -> Iterator[tuple[Cell, Label | str]]:
         params = {**(own.get("params") or {}), **params}
         own = {name: value for name, value in own.items() if name != "params"}
         _check_source_gpus(source, phase.common, own)
-        launch = merge(_add_source(source, phase.common), own)
+        launch = filling.merge(_add_source(source, phase.common), own)
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
         varied = {name: params[name] for name in varying if name in params}
         parts = {_SOURCE: source.name if source else "", _BLUEPRINT: PurePath(blueprint or "").stem, **varied}
-        texts = {name: as_text(value) for name, value in parts.items() if value != ""}
-        named = name_arguments(launch)
+        texts = {name: filling.as_text(value) for name, value in parts.items() if value != ""}
+        named = filling.name_arguments(launch)
         overrides = {name: named.get(name) for name in overridden}
         if source is not None and len(sources) > 1:
             overrides["source"] = source.name
@@ -340,7 +331,7 @@ def _are_several(launch: Mapping[str, Any]) -> bool:
 
 def _list_overridden(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     own = [launch for entry in entries if isinstance(launch := entry.get("launch"), Mapping)]
-    return list(dict.fromkeys(name for launch in own for name in name_arguments(launch) if name not in LABELS))
+    return list(dict.fromkeys(name for launch in own for name in filling.name_arguments(launch) if name not in LABELS))
 
 
 def _expand_search(phase: Phase, facts: Mapping[str, Any]) -> Iterable[Cell]:

@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.record.attempt_params import count_ends
-from mcp_server.record.sweeps.sweep_ranking import (
-    Best,
-    Group,
-    average,
-    choose_best,
-    describe_behind,
-    describe_test,
-    find_better_with_fewer,
-    find_differing,
-)
+from mcp_server.record.sweeps import sweep_ranking
 from mcp_server.record.sweeps.sweep_state import CUT_SHORT, LIVE, WAITING, CellState
 from mcp_server.results.code_differences import describe_other_code
 from mcp_server.results.comparison_cells import fit as fit_cell
@@ -72,26 +63,26 @@ class RankingNotes:
     code: str = ""
 
 
-def describe_ranking(groups: Sequence[Group], by: Ranking, home: Path) -> RankingNotes:
+def describe_ranking(groups: Sequence[sweep_ranking.Group], by: Ranking, home: Path) -> RankingNotes:
     """Return which setting is better with fewer seeds, and the test of the best two; of benchmarks the best of each.
 
     A difference in code of the best two stands beside their test. Reads files of the state below ``home``.
     """
-    behind = find_better_with_fewer(groups, by.goal)
+    behind = sweep_ranking.find_better_with_fewer(groups, by.goal)
     notes = []
     if behind is not None:
-        notes.append(f'{describe_behind(behind, groups[0])}: metrics=["{ANY_COUNT}"] ranks it first.')
+        notes.append(f'{sweep_ranking.describe_behind(behind, groups[0])}: metrics=["{ANY_COUNT}"] ranks it first.')
     found = None if by.metric is None else _build_benchmarks(groups, by)
     if found is not None:
         tables, name = found
         notes += [_describe_best_by(groups, name), *(note for note in tables.notes if note != SPREAD_NOTE)]
         return RankingNotes(notes, tables.tables[0] if tables.tables else None)
     code = "" if by.metric is None else _describe_code(groups, home)
-    test = "" if by.metric is None else " ".join(filter(None, [describe_test(groups), code]))
+    test = "" if by.metric is None else " ".join(filter(None, [sweep_ranking.describe_test(groups), code]))
     return RankingNotes([*notes, test] if test else notes, code=code)
 
 
-def _build_benchmarks(groups: Sequence[Group], by: Ranking) -> tuple[Benchmarks, str] | None:
+def _build_benchmarks(groups: Sequence[sweep_ranking.Group], by: Ranking) -> tuple[Benchmarks, str] | None:
     """Return the settings by benchmark, and the parameter that names it; None where none does, or one has no value."""
     known = [group for group in groups if group.mean is not None]
     name = find_benchmark([group.settings for group in known])
@@ -110,7 +101,7 @@ def _build_benchmarks(groups: Sequence[Group], by: Ranking) -> tuple[Benchmarks,
     return build_benchmark_tables(runs), name
 
 
-def _describe_best_by(groups: Sequence[Group], name: str) -> str:
+def _describe_best_by(groups: Sequence[sweep_ranking.Group], name: str) -> str:
     best: dict[str, str] = {}
     for group in groups:
         if group.mean is not None:
@@ -120,9 +111,9 @@ def _describe_best_by(groups: Sequence[Group], name: str) -> str:
     return f"{name} is the benchmark: only within one are settings comparable, and best is of all. {shown}{more}."
 
 
-def _describe_code(groups: Sequence[Group], home: Path) -> str:
+def _describe_code(groups: Sequence[sweep_ranking.Group], home: Path) -> str:
     """Return in which files the code of the best two settings differs, as far as it was kept; empty where unknown."""
-    best = choose_best(groups)
+    best = sweep_ranking.choose_best(groups)
     if best is None or best.other is None:
         return ""
     cells = [cell for group in (best.group, best.other) for cell in group.results[:_MOST_SEEDS]]
@@ -133,21 +124,21 @@ def _describe_code(groups: Sequence[Group], home: Path) -> str:
     return f"Their code is not that of the best: {join_some(apart, _MOST_BENCHMARKS)}." if apart else ""
 
 
-def name_best_two(best: Best) -> str:
+def name_best_two(best: sweep_ranking.Best) -> str:
     """Return the cells that a test compares, as the subject of a sentence."""
     return f"The cells of the best{f' and of {best.other.label}' if best.other is not None else ''}"
 
 
 def make_rows(
-    groups: Sequence[Group],
-    shown: Sequence[Group],
+    groups: Sequence[sweep_ranking.Group],
+    shown: Sequence[sweep_ranking.Group],
     by: Ranking,
     remarks: Mapping[str, str],
     notes: list[str],
     columns: Columns | None = None,
 ) -> tuple[list[str], list[list[str]]]:
     """Return the names of the columns that are not empty, and the rows of the ``shown`` groups."""
-    settings = find_differing(groups)
+    settings = sweep_ranking.find_differing(groups)
     if len(settings) > _MOST_SETTINGS:
         notes.append(f"More settings differ: {join_some(settings[_MOST_SETTINGS:], _MOST_SETTINGS)}.")
         settings = settings[:_MOST_SETTINGS]
@@ -188,15 +179,15 @@ def _value(cell: CellState, digits: int = 4) -> str:
     return "" if cell.value is None else f"{cell.value:.{digits}g}{at}"
 
 
-def _best(group: Group) -> str:
+def _best(group: sweep_ranking.Group) -> str:
     known = [best for cell in group.results if (best := cell.figures.get("best"))]
     if len(known) != 1:
-        return spread(*average([value for value, _ in known]))
+        return spread(*sweep_ranking.average([value for value, _ in known]))
     ((value, step),) = known
     return f"{value:.4g}{'' if step is None else f'@{step}'}"
 
 
-def describe_states(group: Group, metric: str | None) -> str:
+def describe_states(group: sweep_ranking.Group, metric: str | None) -> str:
     """Return what is no result: ``1 failed oom_gpu, 1 running 12.3@500``; of a cell alone without the number."""
     states: dict[str, list[str]] = {}
     whole = {cell.cell.name for cell in group.results}
@@ -225,7 +216,7 @@ def _kind(cell: CellState) -> str:
     return str((cell.end.get("failure") or {}).get("kind") or "") if cell.state == "failed" else ""
 
 
-def _join_notes(group: Group, remarks: Mapping[str, str]) -> str:
+def _join_notes(group: sweep_ranking.Group, remarks: Mapping[str, str]) -> str:
     own = {cell.cell.name: remarks[cell.cell.name] for cell in group.cells if cell.cell.name in remarks}
     if len(group.cells) == 1:
         return shorten_facts(" ".join(own.values()), _NOTE_CHARS).replace("|", "¦")
