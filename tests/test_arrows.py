@@ -143,6 +143,23 @@ def test_no_two_modules_or_public_classes_have_one_name() -> None:
     assert {name for name in names if names.count(name) > 1} == set(), "name it by what tells it apart"
 
 
+def test_a_module_gives_a_name_once() -> None:
+    twice = {}
+    for module, source in SOURCES.items():
+        body = ast.parse(source).body
+        targets = [target for each in body if isinstance(each, ast.Assign) for target in each.targets]
+        targets += [each.target for each in body if isinstance(each, ast.AnnAssign)]
+        names = [
+            node.id
+            for target in targets
+            for node in ast.walk(target)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ]
+        names += [each.name for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+        twice[module] = {name for name in names if names.count(name) > 1}
+    assert {module: names for module, names in twice.items() if names} == {}
+
+
 def test_imports_inside_functions_are_few_and_each_says_how_many_milliseconds_it_saves() -> None:
     lazy = [line for source in SOURCES.values() for line in source.splitlines() if "PLC0415" in line]
     assert [line for line in lazy if not re.search(r"PLC0415 - .*\b[\d,]+ ms", line)] == []

@@ -20,7 +20,9 @@ from mcp_server.supervisor.guard import NUMBER_BYTES, SpareGuard, Work, guard
 _DEFAULT_SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # rows, columns, and two unused numbers
 _CHUNK_BYTES, _LAST_BYTES = 8192, 1024  # Linux returns at most 4 KiB of a pty at a time; so little is all there is
 _READS_A_TURN = 32
-_OFLAG, _LFLAG, _CC = 1, 3, 6  # positions in what tcgetattr returns
+_IFLAG, _OFLAG, _LFLAG, _CC = 0, 1, 3, 6  # positions in what tcgetattr returns
+_WRITTEN_BYTES, _BACKLOG_BYTES = 65536, 262144  # to a pane: at once, and at most kept for it
+_LEAVE_S = 0.5  # for the last output, when the run is over
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,6 @@ def resize(master_fd: int, size: bytes) -> None:
         fcntl.ioctl(master_fd, termios.TIOCSWINSZ, size)
 
 
-_CHUNK_BYTES = 65536
-_BACKLOG_BYTES = 262144
-_LEAVE_S = 0.5  # for the last output, when the run is over
-_IFLAG, _LFLAG = 0, 3  # positions in what tcgetattr returns
-
-
 class Pane:
     """Shows output and reads keys. Neither ever blocks."""
 
@@ -166,7 +162,7 @@ class Pane:
         self._backlog += data
         try:
             while self._backlog:
-                del self._backlog[: os.write(self.fd, self._backlog[:_CHUNK_BYTES])]
+                del self._backlog[: os.write(self.fd, self._backlog[:_WRITTEN_BYTES])]
             self._skipped_bytes = 0
         except BlockingIOError:
             if len(self._backlog) > _BACKLOG_BYTES:
