@@ -36,8 +36,7 @@ from mcp_server.blueprints.headings import (
     split_row,
     unfold_wide_tables,
 )
-from mcp_server.blueprints.html import rewrite_html
-from mcp_server.blueprints.markdown import LINE_BREAK, SourceLine, read_lines
+from mcp_server.blueprints.markdown import LINE_BREAK, SourceLine, read_lines, rewrite_html
 from mcp_server.text.durations import find_durations
 from mcp_server.text.rows import read_patterns
 

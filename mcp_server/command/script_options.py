@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_server.command.hydra import read_text
+from mcp_server.command.configs import read_text
 from mcp_server.command.inputs import PlacedProgram, find_placed_programs
 from mcp_server.command.shell import ReadCommand, is_literal
 from mcp_server.text.near_names import find_near_names

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from mcp_server.command import inputs
-from mcp_server.command.hydra import HydraConfigs, find_hydra_configs
+from mcp_server.command.configs import HydraConfigs, find_hydra_configs
 from mcp_server.command.outputs import is_output_place
 from mcp_server.command.programs import REMOTE_PROGRAMS
 from mcp_server.command.shell import ReadCommand

@@ -11,7 +11,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, WithJsonSchema
 
 from mcp_server.answer import Answer
-from mcp_server.command.hydra import read_text
+from mcp_server.command.configs import read_text
 from mcp_server.command.script_options import find_unknown_options
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument

@@ -9,8 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 from mcp_server.blueprints import command as blueprint
-from mcp_server.command import configs, hydra, python
-from mcp_server.command.hydra import read_hydra_options
+from mcp_server.command import configs, python
+from mcp_server.command.configs import read_hydra_options
 from mcp_server.command.inputs import (
     PlacedProgram,
     find_arguments,
@@ -66,7 +66,7 @@ def _find_python(command: Command) -> str:
 
 def _find_configs(command: Command) -> list[str]:
     with ExitStack() as patches:
-        for module in (configs, hydra):
+        for module in (configs, configs):
             patches.enter_context(patch.object(module, "is_file", lambda path: path.suffix != ""))
             patches.enter_context(patch.object(module, "read_text", lambda path: ""))
         return [str(path) for path in configs.find_config_files(command, "/w", {"HOME": "/h", "N": "7"}, ["lr=1"])]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.command.hydra import (
+from mcp_server.command.configs import (
     expand_default,
     find_hydra_configs,
     list_config_names,

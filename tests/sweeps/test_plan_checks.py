@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.command.hydra import unfold
+from mcp_server.command.configs import unfold
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import format_arguments
 from mcp_server.record.sweeps.sweep_spec import Cell

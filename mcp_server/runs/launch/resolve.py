@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mcp_server.blueprints.apply import apply_blueprint
 from mcp_server.blueprints.paths import resolve_paths
-from mcp_server.command.hydra import takes_settings
+from mcp_server.command.configs import takes_settings
 from mcp_server.command.outputs import resumes
 from mcp_server.command.shell import ReadCommand, parse
 from mcp_server.errors import BadArgument

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
 
-from mcp_server.command.hydra import unfold
+from mcp_server.command.configs import unfold
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.request import parse_gpus, takes_several

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mcp_server.command.hydra import is_function, takes_settings, unfold
+from mcp_server.command.configs import is_function, takes_settings, unfold
 from mcp_server.command.inputs import find_arguments
 from mcp_server.command.outputs import find_in_command
 from mcp_server.command.script_options import read_options, read_script
