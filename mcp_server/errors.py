@@ -156,7 +156,7 @@ class SweepNotFound(RunwardError):
     """No sweep has this id or name."""
 
     def __init__(self, name: str, near: list[str]) -> None:
-        hint = f"Did you mean {' or '.join(near)}?" if near else "list_runs names the newest, runward sweep all."
+        hint = f"Did you mean {' or '.join(near)}?" if near else "list_runs names the newest, `runward sweep` all."
         super().__init__(f"Sweep not found: {name[:80]!r}.", remedy=hint)
         self.name, self.near = name, near
 

@@ -28,6 +28,7 @@ from mcp_server.sweeps.trials.open_plan import BASELINE, OpenPlan
 from mcp_server.sweeps.trials.proposal_files import add_proposal, find_like, list_proposals
 from mcp_server.sweeps.trials.trials import OpenSweep, OpenTrial, judge_baseline, make_trial, read_trials
 from mcp_server.system.git_state import describe_git_error
+from mcp_server.text.formatting import join_some
 from mcp_server.text.secret_patterns import find_keys, mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, revive, server_of
@@ -136,7 +137,7 @@ def _capture(sweep: Sweep, text: str, given: Mapping[str, Any], base: str | None
     try:
         parent = _find_base(seen, given, base)
         place = None if given["worktree"] is None else Path(given["worktree"]).expanduser()
-        arguments = {**given, "worktree": place, "paths": plan.paths, "protect": plan.protect}
+        arguments = {**given, "worktree": place, "paths": plan.paths, "protect": plan.protect, "outputs": seen.outputs}
         kept = {seen.trials[name].commit: seen.trials[name] for name in reversed(seen.kept)}
         nearer = [*kept] if place is not None and base is None else ()
         proposal = proposals.capture(repository, parent.commit, **arguments, nearer=nearer, text=text)
@@ -147,11 +148,12 @@ def _capture(sweep: Sweep, text: str, given: Mapping[str, Any], base: str | None
     facts: dict[str, Any] = {"text": text, "base": parent.name, "commit": proposal.commit, "tree": proposal.tree}
     facts |= {"patch_id": proposal.patch_id, "files": list(proposal.files), "diff": proposal.diff}
     facts |= {"params": {**parent.params, **(given["params"] or {})}}
-    facts |= {"warnings": list(_doubt_options(seen.plan, facts["params"], proposal.commit))}
+    told = [f"{join_some(proposal.left_out, 3)} left out: runs write that"] if proposal.left_out else []
+    facts |= {"warnings": [*told, *_doubt_options(seen.plan, facts["params"], proposal.commit)]}
     if wrong:
         facts |= {"verdict": "invalid", "why": f"touches what is protected: {', '.join(wrong[:3])}"}
     elif not proposal.files and facts["params"] == dict(parent.params):
-        facts |= {"verdict": "no_change", "why": f"nothing differs from {parent.name}"}
+        facts |= {"verdict": "no_change", "why": "; ".join([f"nothing differs from {parent.name}", *told])}
     return facts
 
 

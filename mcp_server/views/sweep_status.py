@@ -211,12 +211,15 @@ def describe_sweep_for_confirmation(sweep: Sweep, store: RunStore) -> str:
 
 
 def describe_continuation(sweep: Sweep) -> str:
-    """Return the call that starts the cells of an ended sweep that have no result, or that there are none."""
+    """Return the call that an ended sweep goes on by, or that nothing is left."""
+    call = f'launch_sweep(name="{sweep.sweep_id}", resume="continue")'
+    if sweep.spec.open is not None:
+        return f"{call} goes on: trials that were cut off run, and propose adds others."
     open_cells = sum(cell.state not in COMPLETE for cell in sweep.cells)
     if not open_cells:
         return "All its cells have results: nothing is left to continue."
     cells = "1 cell" if open_cells == 1 else f"{open_cells} cells"
-    return f'launch_sweep(name="{sweep.sweep_id}", resume="continue") starts {cells} without result again.'
+    return f"{call} starts {cells} without result again."
 
 
 def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:

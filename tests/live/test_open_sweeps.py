@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -220,10 +222,12 @@ async def test_parameters_alone_are_tried_without_git_and_what_is_kept_is_the_ba
     async with sandbox.agent_in_process() as agent:
         arguments = toy(sandbox) | {"common": {"command": "python3 train.py {seed}", "cwd": str(plain)}}
         arguments["common"]["params"] = {"level": 1.0}
-        assert "no work tree of git" in await agent.refusal(
-            "launch_sweep", **arguments | {"search": {"strategy": "open", "budget": 3}}
-        )
-        arguments["search"] = {"strategy": "open", "budget": 3, "base": "none"}
+        search = {"strategy": "open", "budget": 3}
+        refusal = await agent.refusal("launch_sweep", **arguments | {"search": search})
+        assert "no work tree of git" in refusal
+        advised = re.search(r'"base": "\w+"', refusal)
+        assert advised is not None
+        arguments["search"] = search | json.loads(f"{{{advised[0]}}}")
         sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
         await agent.call("propose", sweep=sweep_id, text="lower", params={"level": 0.98})
         kept = await verdict_of(agent, sandbox, sweep_id, "t1")
@@ -234,6 +238,38 @@ async def test_parameters_alone_are_tried_without_git_and_what_is_kept_is_the_ba
             "propose", sweep=sweep_id, text="code", patch=patch("1.0", "2.0")
         )
         await agent.kill(sweep_id)
+
+
+@pytest.mark.slow
+async def test_a_file_that_runs_write_themselves_stays_out_of_a_trial(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        arguments = toy(sandbox, budget=3, baseline_runs=1)
+        repository = Path(arguments["common"]["cwd"])
+        saves = f"{TRAIN}import time\nwith open('weights.json', 'w') as f:\n    f.write('1')\n    time.sleep(0.5)\n"
+        (repository / "train.py").write_text(saves)
+        git(repository, "commit", "-qam", "saves")
+        sweep_id = (await agent.call("launch_sweep", **arguments))["sweep_id"]
+        for name, text in (("weights.json", "0"), ("layers.py", "DEPTH = 2\n")):
+            (repository / name).write_text(text)
+        trial = {"sweep": sweep_id, "text": "layers", "worktree": str(repository)}
+        early = await agent.call("propose", **trial)
+        assert early["files"] == ["layers.py", "weights.json"], "the base has not run"
+        carrying = await verdict_of(agent, sandbox, sweep_id, "t1")
+        assert (carrying.verdict, len(carrying.runs)) == ("invalid", 0)
+        assert carrying.why == "brings weights.json, which runs write: propose it again without"
+        asked = await agent.call("propose", **trial, dry_run=True)
+        assert (asked["files"], asked["warnings"]) == (["layers.py"], ["weights.json left out: runs write that"])
+        (repository / "layers.py").unlink()
+        same = await agent.call("propose", **trial)
+        assert (same["state"], same["why"]) == (
+            *("no_change", "nothing differs from t0; weights.json left out: runs write that"),
+        )
+        await agent.call("propose", sweep=sweep_id, text="higher", patch=patch("1.0", "1.1"))
+        assert (await verdict_of(agent, sandbox, sweep_id, "t2")).verdict == "discarded"
+        noted = await agent.call("launch_sweep", name=sweep_id, notes={"t2": "keep: simpler"})
+        assert "t2 stays discarded: a note decides on a suspect alone." in noted["next_step"]
+        stopped = await agent.kill(sweep_id)
+        assert f'launch_sweep(name="{sweep_id}", resume="continue") goes on' in stopped["message"]
 
 
 @pytest.mark.parametrize(

@@ -123,14 +123,15 @@ def test_the_table_of_the_project_is_made_of_the_same_rows(tmp_path: Path) -> No
     assert lines[2].split("\t")[6:] == ["t0", "agent-a", "2", "0.001414", "4.47", "3000", "3"]
 
 
-def test_whoever_proposed_a_trial_does_not_judge_that_it_is_too_good_to_be_true(tmp_path: Path) -> None:
+def test_whoever_proposed_a_trial_may_discard_but_not_keep_a_gain_too_good_to_be_true(tmp_path: Path) -> None:
     store, sweep = make_sweep(tmp_path, TRIALS)
     with pytest.raises(
         BadArgument, match=r"t3 is too good, and you \(agent-b\) proposed it: a person or another owner"
     ):
         note_cells(sweep, store, {"t3": "keep: it is fine"}, "agent-b", {})
     assert not store.sweeps.files_of(sweep).notes.exists()
-    note_cells(sweep, store, {"t3": "discard: it prints the answer"}, "agent-a", {})
+    for by in ("agent-b", "agent-a"):
+        note_cells(sweep, store, {"t3": "discard: it prints the answer"}, by, {})
     note_cells(sweep, store, {"t2": "keep: my own, and of no weight"}, "agent-b", {})
     note_cells(sweep, store, {"t3": "keep: read the diff"}, "agent-b, on a terminal", {})
     assert read_cell_notes(store.sweeps.files_of(sweep))["t3"] == "keep: read the diff"

@@ -258,7 +258,10 @@ class TrialWatch:
             altered.append(f"its log, by another line {MEASURED!r}")
         if figure.value is None and run.spec.mirror and (why := self.store.explain_old_log(run)):
             raise OSError(why)
-        return figure, {"changed_files": altered or None, "step": None if steps is None else int(steps)}
+        facts: dict[str, Any] = {"changed_files": altered or None, "step": None if steps is None else int(steps)}
+        if plan.base and not run.spec.mirror and cell.cell.name.endswith(".0"):
+            facts["files"] = proposals.list_new_files(Path(run.spec.cwd)) or None
+        return figure, facts
 
     def _find_changed(self, plan: OpenPlan, cell: str, run: Run) -> list[str]:
         if run.spec.mirror and plan.base:

@@ -371,7 +371,7 @@ def note_cells(
     The conductor brings the log up to date. That of an ended sweep has exited, so this does.
 
     Raises:
-        BadArgument: there is no such cell, a note is too long or holds the value of a secret, or the proposer judges
+        BadArgument: there is no such cell, a note is too long or holds the value of a secret, or the proposer keeps
             a trial that is too good; nothing was noted.
         OSError: a note was not written.
     """
@@ -384,8 +384,9 @@ def note_cells(
             raise BadArgument("notes", cause, f"Did you mean {near}?" if near else "")
         if len(text) > LONGEST_NOTE:
             raise BadArgument("notes", f"that of {cell} has {len(text)} characters; at most {LONGEST_NOTE}.")
-        if (trial := trials.get(cell)) is not None and trial.verdict == "suspect" and trial.by == by:
-            cause = f"{cell} is too good, and you ({by}) proposed it: a person or another owner judges it."
+        is_kept = text.strip().lower().startswith("keep")
+        if is_kept and (trial := trials.get(cell)) is not None and trial.verdict == "suspect" and trial.by == by:
+            cause = f"{cell} is too good, and you ({by}) proposed it: a person or another owner keeps it."
             raise BadArgument("notes", cause, f"A person can: runward note {sweep.sweep_id}/{cell} keep WHY")
     check_no_secret({"notes": notes}, find_distinct_secrets(environ, store.home.secrets))
     directory, runs = store.sweeps.files_of(sweep), {cell.cell.name: cell.run_id for cell in sweep.cells}

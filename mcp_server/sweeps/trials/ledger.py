@@ -124,7 +124,7 @@ def render_ledger(metric: str, rows: Sequence[TrialRow]) -> str:
 def _cells(row: TrialRow) -> tuple[str, ...]:
     return (
         *(row.commit[:7], _number(row.mean, ".6f"), _number(row.memory_gib, ".1f")),
-        *(_STATUS.get(row.state, row.state), row.text),
+        *(_STATUS.get(row.state, row.state), f"{row.text} ({row.params})" if row.params else row.text),
         *(row.trial, row.base, row.by, str(row.n), _number(row.sd, ".4g"), _number(row.gain_sd, ".2f")),
         *("" if row.steps is None else str(row.steps), str(row.runs)),
     )

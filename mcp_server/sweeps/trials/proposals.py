@@ -12,8 +12,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,15 @@ _INDEX = (
 )
 _DIFF = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
 _GITLINK = "160000"
+_WITHOUT_GIT = 'Or pass "base": "none" in search: all trials run in cwd itself, and only params are proposed.'
 
 
 @dataclass(frozen=True)
 class Proposal:
     """A change: its commit and tree, the id that it has on any base, its files, and the diff that people read.
 
-    ``base``: the commit that it changes. Parameters alone have the base's commit and tree, and no files; without a
-    repository all are empty.
+    ``base``: the commit that it changes. ``left_out``: new files of its worktree that runs write. Parameters alone have
+    the base's commit and tree, and no files; without a repository all are empty.
     """
 
     commit: str
@@ -53,6 +54,7 @@ class Proposal:
     files: tuple[str, ...]
     diff: str
     base: str = ""
+    left_out: Sequence[str] = ()
 
 
 def read_base(repository: Path, base: str = "HEAD") -> str:
@@ -63,14 +65,14 @@ def read_base(repository: Path, base: str = "HEAD") -> str:
         listed = _git(top, "ls-tree", "-r", "-z", commit).split("\0")
         if modules := [line.partition("\t")[2] for line in listed if line.startswith(_GITLINK)]:
             cause = f"{top} has submodules ({join_some(modules, 3)}), which a trial's worktree lacks."
-            raise BadArgument("cwd", cause, "Propose params alone.")
+            raise BadArgument("cwd", cause, _WITHOUT_GIT)
         if list_filter_options(top, os.environ):
-            names = "".join(f"{line.partition(chr(9))[2]}\0" for line in listed if line)
-            answer = _git(top, "check-attr", "--stdin", "-z", "filter", data=_bytes(names)).split("\0")
+            names = _lines(line.partition("\t")[2] for line in listed if line)
+            answer = _git(top, "check-attr", "--stdin", "-z", "filter", data=names).split("\0")
             filtered = [n for n, v in zip(answer[::3], answer[2::3], strict=False) if v not in ("unspecified", "unset")]
             if filtered:
                 cause = f"git keeps {join_some(filtered, 3)} behind a filter (LFS?): a trial's worktree lacks them."
-                raise BadArgument("cwd", cause, "Propose params alone.")
+                raise BadArgument("cwd", cause, _WITHOUT_GIT)
     except (OSError, subprocess.SubprocessError) as error:
         raise BadArgument("cwd", f"{top}: {describe_git_error(error)}.") from error
     return commit
@@ -87,12 +89,15 @@ def capture(
     paths: Sequence[str] = (),
     protect: Sequence[str] = (),
     nearer: Sequence[str] = (),
+    outputs: Collection[str] = (),
     text: str,
 ) -> Proposal:
     """Return the proposal of one source, with ``base`` for its parent; equal to the base where nothing differs.
 
     ``nearer``: other commits, of which the one from which a worktree differs least, in lines, is its base instead:
     whoever goes on editing the files of a kept trial needs no git for that.
+    ``outputs``: files that runs write; new ones in a worktree are left out: a trial that carried them could have them
+    measured in place of its own.
     ``paths``: no other file may change, but for those of ``protect``, which ``violations`` names.
 
     Raises:
@@ -113,30 +118,35 @@ def capture(
         return Proposal(base, tree, word, (), "", base)
     top, prefix = _find_top(repository)
     base = _find_commit(top, "base", base)
+    left_out: Sequence[str] = ()
     try:
         with tempfile.TemporaryDirectory(prefix="runward-index-") as held:
             index = {"GIT_INDEX_FILE": str(Path(held, "index"))}
             if worktree is not None:
-                tree = _stage_worktree(top, worktree, index)
+                written = {f"{prefix}/{name}".lstrip("/") for name in outputs}
+                tree, left_out = _stage_worktree(top, worktree, index, written)
                 bases = [*dict.fromkeys((base, *nearer))]
                 base = min(bases, key=lambda commit: _count_lines(top, commit, tree)) if bases[1:] else base
             elif patch is not None:
                 tree = _stage_patch(top, base, patch, prefix, index)
             else:
                 tree = _git(top, "rev-parse", f"{_find_commit(top, 'commit', str(commit))}^{{tree}}").strip()
-            return _describe(top, prefix, base, tree, text, named[0], paths, protect)
+            return replace(_describe(top, prefix, base, tree, text, named[0], paths, protect), left_out=left_out)
     except (OSError, subprocess.SubprocessError) as error:
         raise BadArgument(named[0], f"{describe_git_error(error)}.") from error
 
 
-def _stage_worktree(top: Path, worktree: Path, index: Mapping[str, str]) -> str:
-    """Return the tree of a work tree: all its files but ignored ones, as they are on disk."""
+def _stage_worktree(
+    top: Path, worktree: Path, index: Mapping[str, str], outputs: set[str]
+) -> tuple[str, Sequence[str]]:
+    """Return the tree of a work tree, all its files as they are on disk, and new ``outputs``, which are left out."""
     places = ("--show-toplevel", "--git-common-dir", "--git-path", "index")
     try:
         root, common, original = _git(worktree, "rev-parse", "--path-format=absolute", *places).splitlines()
     except (OSError, subprocess.SubprocessError) as error:
         raise BadArgument("worktree", f"{worktree}: {describe_git_error(error)}.") from error
-    if Path(root) != top and not Path(common).samefile(_common_directory(top)):
+    own = ("rev-parse", "--path-format=absolute", "--git-common-dir")
+    if Path(root) != top and not Path(common).samefile(_git(top, *own).rstrip("\n")):
         raise BadArgument("worktree", f"{worktree} belongs to another repository than {top}.", "Pass patch instead.")
     git = list_filter_options(Path(root), os.environ)
     with contextlib.suppress(FileNotFoundError):
@@ -145,7 +155,9 @@ def _stage_worktree(top: Path, worktree: Path, index: Mapping[str, str]) -> str:
     entries = _git(root, *git, *_INDEX, *listed, env=index).split("\0")
     # A person may have told git to overlook changes of a file: lower case, S. Their file is what counts.
     hidden = [e[2:] for e in entries if e and (e[0].islower() or e[0] == "S") and os.path.lexists(Path(root, e[2:]))]
-    changed = sorted({*(entry[2:] for entry in entries if entry[:1] in ("?", "C", "M")), *hidden})
+    new = [entry[2:] for entry in entries if entry[:1] == "?"]
+    left_out = tuple(name for name in new if name in outputs or "__pycache__/" in name)
+    changed = sorted({*(entry[2:] for entry in entries if entry[:1] in ("?", "C", "M")), *hidden}.difference(left_out))
     if nested := [name for name in changed if name.endswith("/")]:
         cause = f"{join_some(nested, 3)} in it: a repository of its own, which a trial's worktree lacks."
         raise BadArgument("worktree", cause, "Have it ignored by git (.git/info/exclude).")
@@ -159,7 +171,7 @@ def _stage_worktree(top: Path, worktree: Path, index: Mapping[str, str]) -> str:
     if hidden:
         _git(root, *git, *_INDEX, *write[:1], "--force-remove", *write[1:], data=_lines(hidden), env=index)
     _git(root, *git, *_INDEX, *write[:1], "--add", "--remove", "--replace", *write[1:], data=_lines(changed), env=index)
-    return _git(root, *git, *_INDEX, "write-tree", env=index).strip()  # it reads files that are new by their time
+    return _git(root, *git, *_INDEX, "write-tree", env=index).strip(), left_out  # it reads files that are new by time
 
 
 def _stage_patch(top: Path, base: str, patch: str, prefix: str, index: Mapping[str, str]) -> str:
@@ -249,6 +261,13 @@ def checkout(repository: Path, commit: str, directory: Path, *, links: Iterable[
     return there
 
 
+def list_new_files(directory: Path) -> list[str]:
+    """Return the files that a run has left in its worktree, but ignored ones; as many as a proposal may have."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return _git(directory, "ls-files", "-z", "--others", "--exclude-standard").split("\0")[:-1][:_MOST_FILES]
+    return []
+
+
 def remove_checkout(repository: Path, directory: Path) -> None:
     """Remove such a worktree, with all that a run left in it. Nothing happens where there is none."""
     with contextlib.suppress(subprocess.SubprocessError):
@@ -309,7 +328,7 @@ def _find_top(repository: Path) -> tuple[Path, str]:
         return Path(top), prefix.strip("/")
     except (OSError, subprocess.SubprocessError) as error:
         cause = f"{repository} is no work tree of git: {describe_git_error(error)}."
-        raise BadArgument("cwd", cause, "Run git init there and commit once, or propose params alone.") from error
+        raise BadArgument("cwd", cause, f"Run git init there and commit once. {_WITHOUT_GIT}") from error
 
 
 def _find_commit(top: Path, argument: str, word: str) -> str:
@@ -317,20 +336,12 @@ def _find_commit(top: Path, argument: str, word: str) -> str:
         if not word.startswith("-"):
             return _git(top, "rev-parse", "--verify", "--quiet", f"{word}^{{commit}}").strip()
     if word == "HEAD":
-        raise BadArgument("cwd", f"{top} has no commit.", "Commit once.")
+        raise BadArgument("cwd", f"{top} has no commit.", f"Commit once. {_WITHOUT_GIT}")
     raise BadArgument(argument, f"{top} has no commit {word[:80]!r}.", "Pass one that it has, or a patch.")
-
-
-def _common_directory(repository: Path | str) -> str:
-    return _git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir").rstrip("\n")
 
 
 def _lines(names: Iterable[str]) -> bytes:
     return b"".join(os.fsencode(name) + b"\0" for name in names)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
 
 
 def _git(directory: Path | str, *words: str, data: bytes = b"", env: Mapping[str, str] | None = None) -> str:

@@ -17,6 +17,7 @@ from mcp_server.sweeps.trials.open_plan import BASELINE, OpenPlan
 from mcp_server.sweeps.trials.statistics import Noise, drifts, pool
 from mcp_server.sweeps.trials.trial_runs import MOST_AGAIN, TrialRun, list_runs
 from mcp_server.sweeps.trials.verdicts import NEAR, Judgement, Rule, TrialEvidence, judge
+from mcp_server.text.formatting import join_some
 
 ON_MERIT = ("kept", "discarded", "undecided", "behind")
 CLEARED = "cleared"  # of a suspect: somebody has read its diff
@@ -142,6 +143,13 @@ class OpenSweep:
     def kept(self) -> list[str]:
         """The base and the trials that were kept, the oldest first."""
         return [name for name, trial in self.trials.items() if name == BASELINE or trial.verdict == "kept"]
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """The new files that git does not ignore, which the first runs of the base and of kept trials have left."""
+        measured = (event for event in self.sweep.events if event["kind"] == "cell_measured" and "files" in event)
+        own = (event["files"] for event in measured if event.get("cell", "").partition(".")[0] in self.kept)
+        return frozenset(name for files in own for name in files)
 
     @property
     def queued(self) -> list[OpenTrial]:
@@ -357,9 +365,15 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
 
 
 def _begin(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
-    """Yield the first runs of a trial: a screen, or where one was merged that has passed it, a pair."""
+    """Yield the first runs of a trial: a screen, or where one was merged that has passed it, a pair.
+
+    One that carries a file which runs write, and which may be measured in place of theirs, has none.
+    """
     opponent = seen.find_opponent(trial)
-    if not trial.origin:
+    if carried := sorted(seen.outputs.intersection(trial.files)):
+        why = f"brings {join_some(carried, 3)}, which runs write: propose it again without"
+        yield Decide(trial.name, "invalid", why)
+    elif not trial.origin:
         yield AddRun(trial.name, "screen")
     elif opponent != seen.tip and not trial.is_apart:
         yield Decide(trial.name, "behind", f"the tip is {seen.tip} now")

@@ -17,7 +17,7 @@ ROWS = (
     TrialRow("t0", "kept", "the base", "a" * 40, mean=0.15, memory_gib=44.04, n=4, sd=0.003, steps=950, runs=4),
     TrialRow("t1", "discarded", "lr .2\tand\nmore", "b" * 40, "t0", "ann", 0.16, 0.003, 1, -3.1, 44.0, 940, 1),
     TrialRow("t2", "undecided", "lr .15", "c" * 40, "t0", "ann", 0.149, 0.003, 4, 0.4, None, 940, 9),
-    TrialRow("t3", "no_metric", "deeper", "d" * 40, "t0", "bob", runs=1),
+    TrialRow("t3", "no_metric", "deeper", "d" * 40, "t0", "bob", runs=1, params="depth=4"),
 )
 
 
@@ -35,7 +35,7 @@ def test_the_first_columns_and_words_are_those_of_the_public_loops() -> None:
         "aaaaaaa\t0.150000\t44.0\tkeep\tthe base\tt0\t\t\t4\t0.003\t\t950\t4",
         "bbbbbbb\t0.160000\t44.0\tdiscard\tlr .2 and more\tt1\tt0\tann\t1\t0.003\t-3.10\t940\t1",
         "ccccccc\t0.149000\t\tundecided\tlr .15\tt2\tt0\tann\t4\t0.003\t0.40\t940\t9",
-        "ddddddd\t\t\tcrash\tdeeper\tt3\tt0\tbob\t0\t\t\t\t1",
+        "ddddddd\t\t\tcrash\tdeeper (depth=4)\tt3\tt0\tbob\t0\t\t\t\t1",
         "",
     ]
 
