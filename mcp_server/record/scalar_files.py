@@ -254,9 +254,9 @@ def may_count_yet(header: Header, head: bytes) -> bool:
 def find_counter(names: Sequence[str], rows: Sequence[Sequence[str]], *, fewest: int = FEWEST_COUNTED) -> str:
     """Return the name of the first column that rises by 1 in each row, empty where a name says what counts steps.
 
-    All other cells are numbers, and one of the others is measured. A column that names things counts nothing.
+    All other cells are numbers, and one of the others is measured. Behind a column that names things none counts.
     """
-    if len(rows) < fewest or any(rank_step(name) is not None for name in names):
+    if len(rows) < fewest or names_thing("".join(names[:1])) or any(rank_step(name) is not None for name in names):
         return ""
     columns = [[parse_number(cell) for cell in column] for column in zip(*rows)]
     if any(len(row) != len(names) for row in rows) or any(None in column for column in columns):

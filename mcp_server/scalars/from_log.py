@@ -404,7 +404,7 @@ class _BaselineReader:
         is_row = any(sign in line for sign in _TABLE_SIGNS)
         if _RX.evaluation.search(line):
             self._lines_left = _LINES_AFTER_TITLE
-            if not (is_row or "{" in line or "=" in line or " - " in line):
+            if not (is_row or any(sign in line for sign in ("{", "=", " - ", " loss "))):
                 return
         elif is_row and self._lines_left:
             self._lines_left = _LINES_AFTER_TITLE

@@ -320,6 +320,20 @@ def test_lists_and_long_names_are_curves_by_the_program_s_own_names(tmp_path: Pa
     assert series[" ".join(ap.split())] == [(1, 0.31), (2, 0.32)]
 
 
+def test_a_window_and_a_share_are_parts_of_the_figure_of_their_line(tmp_path: Path) -> None:
+    form = "step {0} loss 0.{0}\nAvg. loss per last 25 batches: 0.3{0}\nHellaSwag: {0}/10 = 0.{0}"
+    read(tmp_path, [line for n in (1, 2) for line in form.format(n).splitlines()])
+    series = read_log_metrics(make_run(), RunDir(tmp_path)).own_series
+    assert series["Avg. loss per last 25 batches"] == [(1, 0.31), (2, 0.32)]
+    assert series["HellaSwag"] == [(1, 0.1), (2, 0.2)]
+
+
+def test_the_figures_of_step_0_and_of_an_evaluation_before_it_are_at_0(tmp_path: Path) -> None:
+    read(tmp_path, ["val loss 11.5", *(f"  Iteration {n} (0.2 s): objective={90 - n}" for n in range(3))])
+    points = read_log_metrics(make_run(), RunDir(tmp_path)).points
+    assert points == {"val loss": [(0, 11.5)], "objective": [(0, 90), (1, 89), (2, 88)]}
+
+
 def test_names_printed_in_per_cent_are_known(tmp_path: Path) -> None:
     form = "step {0}/9 loss: 0.{0}, success: {0}.5 %, top-1 accuracy 1{0}%\n║ wins    {0}.25 % ║\nrest 10%|█ | 1/9"
     lines = [form.format(n) for n in range(1, 10)]

@@ -112,7 +112,7 @@ def _count_name(text: str) -> ValueName | None:
 
 def _measure_name(text: str) -> ValueName | None:
     words = text.split()
-    if _ends_in_count(words):
+    if _ends_in_count(words) or (words and words[-1] in _SORTS["window"]):
         return None  # "validation loss at iteration 100"
     if words[-2:-1] == ["per"] and not words[-1].startswith("s"):  # "reward per episode", but "steps per second"
         words = words[:-2]

@@ -310,8 +310,8 @@ class ProgressTracker:
             return []
         if (row := self._lines.read_line(line, at_s)) is None:
             return []
-        found = [self._apply_reading(*earlier, former, at_s) for former, earlier in self._lines.earlier]
-        return [*found, self._apply_reading(*row, line, at_s)]
+        rows = [*self._lines.earlier, (line, row)]
+        return [self._apply_reading(one, values, each, at_s, None if one else 0) for each, (one, values) in rows]
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
         last_format = self._last_format

@@ -7,7 +7,7 @@ from mcp_server.diagnosis.progress.named_values import EPOCH, STEP, ValueName, c
 from mcp_server.text.rows import read_blocks
 
 BITS = {"loss": 1, "reward": 2, "quality": 4, "speed": 8, "vital": 16}
-COUNTS = {"step": STEP, "scope": STEP, "epoch": EPOCH, "plan": None}
+COUNTS = {"step": STEP, "scope": STEP, "epoch": EPOCH, "plan": None, "window": None}
 
 
 @pytest.mark.parametrize("block", [dict(block) for block in read_blocks("diagnosis/progress/metrics")])
