@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.advice.blocks import Scene
 from mcp_server.diagnosis.advice.next_action import propose_for_case, propose_next_step
-from mcp_server.diagnosis.failure import kinds, last_lines, log_shapes, ordinary_work, root_cause, tracebacks, user_code
+from mcp_server.diagnosis.failure import kinds, last_lines, log_shapes, ordinary_work, root_cause, tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.statements import Weight
 from mcp_server.text.lines import Line
@@ -195,11 +195,11 @@ def _failure_from(
             "",
             near=_text_near(lines, max(evidence.start, evidence.at - _NEAR_FRAMES), evidence.at),
             log=_read_settings(lines, run_facts.command),
-            place=user_code.name_place(lines, evidence.frames),
-            library=user_code.name_library(lines, evidence.frames),
+            place=tracebacks.name_place(lines, evidence.frames),
+            library=tracebacks.name_library(lines, evidence.frames),
             message=_read_message(lines, evidence.at),
-            source=user_code.read_source(lines, evidence.frames),
-            inside=user_code.name_started_library(lines, evidence.frames),
+            source=tracebacks.read_source(lines, evidence.frames),
+            inside=tracebacks.name_started_library(lines, evidence.frames),
             record=_read_record(lines, evidence),
             cwd=run_facts.cwd,
         )
@@ -221,7 +221,7 @@ def _read_record(lines: Sequence[Line], evidence: FailureEvidence) -> str:
     """Return "data" or "step" for an error after which earlier steps had worked, else nothing."""
     if ordinary_work.count_steps(lines, evidence.start - _SETTING_LINES, evidence.start, _LEAST_STEPS) < _LEAST_STEPS:
         return ""
-    return "data" if user_code.is_of_records(lines, evidence.frames) else "step"
+    return "data" if tracebacks.is_of_records(lines, evidence.frames) else "step"
 
 
 def _quote_line(line: Line, evidence: FailureEvidence) -> str:
@@ -286,7 +286,7 @@ def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...
         ]
         return tuple(dict.fromkeys(filter(None, texts)))
     context: list[str] = []
-    for at in user_code.find_own_frames(lines, evidence.frames)[-_FORE_LINES:]:
+    for at in tracebacks.find_own_frames(lines, evidence.frames)[-_FORE_LINES:]:
         tag, frame, _ = tracebacks.strip_prefixes(lines[at].text)
         below = (tracebacks.strip_prefixes(line.text) for line in lines[at + 1 : min(at + 8, evidence.at)])
         code = next((shape.text.rstrip() for shape in below if shape.tag == tag), "")

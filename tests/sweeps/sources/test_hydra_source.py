@@ -11,7 +11,7 @@ import pytest
 from mcp_server.errors import BadArgument
 from mcp_server.record.script import format_arguments
 from mcp_server.sweeps.sources.cell import Scalar, SourceCell
-from mcp_server.sweeps.sources.hydra_values import format_value
+from mcp_server.sweeps.sources.hydra_source import format_value
 from mcp_server.sweeps.sources.source import read_source
 
 PPO = """\
