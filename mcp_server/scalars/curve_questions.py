@@ -126,10 +126,7 @@ def describe_figure(question: CurveQuestion, tag: str, points: Points, goal: Lit
     text = f"{tag} {name}: {figure.value:.4g}"
     if question.kind.startswith("mean"):
         text += f" ({figure.count} points to step {figure.step})"
-        return text if figure.before is None else f"{text}, before {describe_change(figure.value, figure.before)}"
+        if figure.before is not None:
+            text += f", before {figure.before:.4g} ({significant(figure.value - figure.before, 2):+g})"
+        return text
     return text if question.kind == "at" and figure.step == question.step else f"{text} (step {figure.step})"
-
-
-def describe_change(value: float, other: float) -> str:
-    """Return another value beside one, with how much the one is above it: ``0.35 (-0.04)``."""
-    return f"{other:.4g} ({significant(value - other, 2):+g})"

@@ -173,27 +173,18 @@ def _compile_said(name: str) -> re.Pattern[str] | None:
 
 
 def read_as_said(run: Run, rundir: RunDir, name: str) -> LogMetrics:
-    """Return the metrics of a log, where none of them and no count has this name also the numbers behind it.
+    """Return the metrics of a log, where it has none of this name also the numbers behind it, none with a step.
 
-    A word that counts is none of these: `Epoch 24 of 24: best in epoch 22`.
+    These are read from the end of the newest attempt's log. A setting is none of them, nor is what stands behind a word
+    that counts: `Epoch 24 of 24: best in epoch 22`.
     """
-    log = read_log_metrics(run, rundir)
-    is_known = bool(log.select(name) or match_tags(name, log.counts))
-    said = [] if is_known else read_said(run, rundir, name)
-    return replace(log, printed={name: said, **log.printed}) if said else log
-
-
-def read_said(run: Run, rundir: RunDir, name: str) -> LogPoints:
-    """Return the numbers that the newest attempt has printed by a name that somebody says, none with a step.
-
-    They are read from the end of its log. A setting is none of them.
-    """
-    if (as_said := _compile_said(name)) is None:
-        return []
-    for log in (rundir.log(run.attempt), *find_redirected(run, rundir, run.attempt)):
-        if said := [value for line in _read_end(log) for value in _list_said(as_said, line) if not is_quoted(line)]:
-            return [(None, value) for value in said]
-    return []
+    log, as_said = read_log_metrics(run, rundir), _compile_said(name)
+    if as_said is None or log.select(name) or match_tags(name, log.counts):
+        return log
+    for path in (rundir.log(run.attempt), *find_redirected(run, rundir, run.attempt)):
+        if said := [value for line in _read_end(path) for value in _list_said(as_said, line) if not is_quoted(line)]:
+            return replace(log, printed={name: [(None, value) for value in said], **log.printed})
+    return log
 
 
 def _list_said(as_said: re.Pattern[str], line: str) -> list[float]:

@@ -81,13 +81,11 @@ def list_files(path: Path) -> Iterator[Path]:
 
 
 def _walk(path: Path, select: Callable[[os.DirEntry[str]], str | None]) -> Iterator[tuple[Path, list[str]]]:
+    def is_no_record(path: Path) -> bool:  # of a run, whose files a project may have below its own
+        return not RunDir(path).lock.exists()
+
     scan = DirectoryScan(_DEEPEST, max_directories=_MOST_DIRECTORIES, max_entries_each=_MOST_ENTRIES)
-    return scan.walk(path, select, skip=lambda name: name[0] in "._" or name in _FOREIGN, enter=_is_no_record)
-
-
-def _is_no_record(path: Path) -> bool:
-    """Return whether a directory is not that of a run's record, whose files a project may have below its own."""
-    return not RunDir(path).lock.exists()
+    return scan.walk(path, select, skip=lambda name: name[0] in "._" or name in _FOREIGN, enter=is_no_record)
 
 
 class LookupCache:

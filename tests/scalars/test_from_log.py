@@ -11,7 +11,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.record.written_files import Outputs, WrittenFile, write_outputs
 from mcp_server.scalars import from_log
-from mcp_server.scalars.from_log import read_log_metrics, read_printed_value, read_said
+from mcp_server.scalars.from_log import read_as_said, read_log_metrics, read_printed_value
 from mcp_server.store.attribution.timed_search import TimedSearch
 
 STEPS = [f"step {step}/9 loss: {1 / step:.3f} reward: {step}" for step in range(1, 10)]
@@ -257,9 +257,9 @@ def test_numbers_behind_a_space_are_known_by_name_at_the_step_of_their_line(tmp_
 
 def test_a_name_that_somebody_said_has_its_numbers_of_all_lines_and_no_setting(tmp_path: Path) -> None:
     read(tmp_path, ['config {"FID-5k": 9}', "64 images at 50, FID-5k 118.45", "64 images at 100, fid5k: nan"])
-    (first, at), (second, nan) = read_said(make_run(), RunDir(tmp_path), "FID-5k")
+    (first, at), (second, nan) = read_as_said(make_run(), RunDir(tmp_path), "FID-5k").printed["FID-5k"]
     assert (first, at, second, math.isnan(nan)) == (None, 118.45, None, True)
-    assert read_said(make_run(), RunDir(tmp_path), "::") == []
+    assert "::" not in read_as_said(make_run(), RunDir(tmp_path), "::").printed
 
 
 def test_a_number_before_fps_is_no_count_and_bounds_behind_a_value_are_no_names(tmp_path: Path) -> None:
@@ -273,9 +273,9 @@ def test_a_number_before_fps_is_no_count_and_bounds_behind_a_value_are_no_names(
 def test_the_epoch_of_the_best_value_is_not_how_many_there_were(tmp_path: Path) -> None:
     lines = [f"Epoch {n} of 24 took 0.7 seconds: MAE {1 / n:.3f} (best was 0.5 in epoch 2)" for n in range(1, 25)]
     read(tmp_path, [*lines, "Training is over. The best MAE was 0.5, in epoch 2; FID-5k 9.1"])
-    log = from_log.read_as_said(make_run(), RunDir(tmp_path), "Epoch")
+    log = read_as_said(make_run(), RunDir(tmp_path), "Epoch")
     assert (log.counts["epoch"][-1], "Epoch" in log.printed) == ((None, 24.0), False)
-    found = from_log.read_as_said(make_run(), RunDir(tmp_path), "fid 5k").select("fid 5k")
+    found = read_as_said(make_run(), RunDir(tmp_path), "fid 5k").select("fid 5k")
     assert [value for points in found.values() for _, value in points] == [9.1]
 
 

@@ -39,7 +39,9 @@ def find_news(store: RunStore, told: ToldNews) -> tuple[list[tuple[Watched, Curs
             run = store.observe_any(run_id)
             if not run.ended:
                 directories.append(store.directory_of(run_id))
-            if needs_decision(run, cursor) and not (run.state == "killed" and _is_by_agent(run)):
+            if needs_decision(run, cursor) and not (
+                run.state == "killed" and getattr(run, "stopped_by", None) == "agent"
+            ):
                 news.append((run, cursor))
     return news, directories
 
@@ -87,7 +89,3 @@ async def tell_news(
             left_s = min((at_s - now_s for at_s in due_s.values()), default=_LOOK_S)
             with anyio.move_on_after(left_s):
                 await subscription.next_change()
-
-
-def _is_by_agent(run: Watched) -> bool:
-    return getattr(run, "stopped_by", None) == "agent"

@@ -175,7 +175,7 @@ class _Scanner:
         for position, length in records:
             offset, begin = at + position, at + position + HEADER_BYTES
             try:
-                payload = read_trimmed_event(self._read, begin, begin + length)
+                payload = _TrimmedReader(self._read).message(begin, begin + length, _EVENT)
                 if not any(value.number is not None for value in decode_event(payload).values) or self._is_right(
                     begin, length
                 ):
@@ -206,11 +206,6 @@ _FIELD_HEAD_BYTES = 20  # a field's key and length, or key and number
 _EVENT, _SUMMARY, _VALUE = range(3)
 _INTO = {(_EVENT, 5): _SUMMARY, (_SUMMARY, 1): _VALUE}
 _TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: trimmed at any length
-
-
-def read_trimmed_event(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
-    """Return an event with long contents emptied. ``read`` takes offset and length. Raises Malformed."""
-    return _TrimmedReader(read).message(begin, end, _EVENT)
 
 
 class _TrimmedReader:

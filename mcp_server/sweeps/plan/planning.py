@@ -451,7 +451,7 @@ def describe_plan(planned: PlannedSweep) -> list[str]:
         enumerate(planned.spec.cells, 1), lambda each: (each[1].phase, each[1].trial is None and each[0])
     ):
         (first, cell), *_, (last, final) = [*(listed := list(group)), listed[-1]]
-        text = describe_command(planned.spec, cell, planned.checked)
+        text = _render_command(planned.spec, cell, planned.checked) + _name_open_parameters(planned.spec, cell)
         named = f"{first} {phase} {cell.name}"
         if not alone and last > first:
             named = f"{first}-{last} {phase} {cell.name} to {final.name}"
@@ -470,11 +470,6 @@ def list_launches(planned: PlannedSweep) -> dict[str, tuple[str, str, Mapping[st
         )
         for cell in known
     }
-
-
-def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:
-    """Return the exact command of a cell, as the supervisor will run it, and name what is known at its start only."""
-    return _render_command(spec, cell, checked) + _name_open_parameters(spec, cell)
 
 
 def _name_open_parameters(spec: SweepSpec, cell: Cell) -> str:

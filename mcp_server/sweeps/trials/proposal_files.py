@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from mcp_server.record.run_directory import load_json
@@ -51,13 +50,8 @@ def add_proposal(directory: SweepDir, facts: Mapping[str, Any], diff: str = "") 
     if diff:
         with contextlib.suppress(OSError):  # the commit has it
             directory.trials.mkdir(mode=0o700, exist_ok=True)
-            write_atomic(name_diff(directory, f"t{number}"), diff.encode(errors="replace"), durable=False)
+            write_atomic(directory.trials / f"t{number}.diff", diff.encode(errors="replace"), durable=False)
     return f"t{number}"
-
-
-def name_diff(directory: SweepDir, trial: str) -> Path:
-    """Return the file with the change that a trial makes."""
-    return directory.trials / f"{trial}.diff"
 
 
 def find_like(new: OpenTrial, others: Iterable[OpenTrial]) -> list[OpenTrial]:
