@@ -18,6 +18,7 @@ more is uncertain.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import re
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from mcp_server.command.outputs import is_output_place
 from mcp_server.record.scalar_files import DATABASES, find_scalar_file, parse_event_name
 from mcp_server.record.written_files import Outsider, WrittenFile
 from mcp_server.system.files import is_within, parents_of
@@ -118,6 +120,7 @@ class Claims:
     beside: frozenset[str] = frozenset()  # directories of written files
     named: frozenset[str] = frozenset()
     mentioned: frozenset[str] = frozenset()
+    linked: frozenset[str] = frozenset()  # see ``find_linked``: what is there counts as below ``cwd``
     saved: Sequence[str] = ()
     listed: Mapping[str, tuple[int, int]] | None = None
     result_dir: str | None = None
@@ -237,12 +240,15 @@ class Claims:
     def _weigh_directory(self, file: FileFacts, *, is_sharp: bool) -> ClaimEvidence:
         path = file.path
         for directory in (path, *parents_of(path)):
+            place = directory
             if directory in self.named:
                 rank = Rank.NAMED
             elif directory in self.beside or (directory == path and path in self._above_written):
                 rank = Rank.BESIDE
             elif directory == self.cwd:
                 rank = Rank.BELOW
+            elif directory in self.linked:  # no deeper than for a run that works there without a link
+                rank, place = Rank.BELOW, os.path.dirname(directory)  # noqa: PTH120 - hot path
             elif directory in self.mentioned:
                 rank = Rank.MENTIONED
             else:
@@ -251,8 +257,16 @@ class Claims:
                 known = self.listed.get(path)
                 if known is not None and directory != self.result_dir and known != (file.size, file.changed_ns):
                     return _NOTHING  # changed after the end
-            return ClaimEvidence(rank, directory, is_sharp)
+            return ClaimEvidence(rank, place, is_sharp)
         return _NOTHING
+
+
+def find_linked(cwd: str) -> frozenset[str]:
+    """Return the directories of outputs to which links in a working directory lead, as in a copy of kept code."""
+    with contextlib.suppress(OSError), os.scandir(cwd) as entries:
+        links = [one for one in entries if one.is_symlink() and is_output_place(one.name)]
+        return frozenset(os.path.realpath(one.path) for one in links if one.is_dir())
+    return frozenset()
 
 
 def claim_outsider(one: Outsider, run_id: str = "") -> Claims:

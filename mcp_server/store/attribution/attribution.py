@@ -111,7 +111,7 @@ class OwnFiles:
         """
         claims = self.claims
         paths = [*claims.tensorboard, *claims.results, *sorted(claims.named), *sorted(claims.beside)]
-        paths += sorted(claims.mentioned)
+        paths += [*sorted(claims.mentioned), *sorted(claims.linked)]
         is_searched = is_root(claims.cwd)
         outside = [
             path for path in dict.fromkeys(paths) if is_root(path) and not (is_searched and is_within(path, claims.cwd))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.command.outputs import configuration_words, find_in_command, find_in_configuration
-from mcp_server.record.claims import Claims, claim_outsider
+from mcp_server.record.claims import Claims, claim_outsider, find_linked
 from mcp_server.record.events import ENDING
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run, posix
@@ -76,6 +76,7 @@ def build_claims(
         mentioned=frozenset(
             path for record in known for path in record.mentioned if run.ended
         ),  # else inputs, perhaps large
+        linked=find_linked(cwd),
         saved=[*dict.fromkeys([*(path for record in known for path in record.saved), *_printed_checkpoint(run, cwd)])],
         listed={file.path: (file.size, file.changed_ns) for file in files if file.listed} if complete else None,
         tensorboard=_texts(correction.get("tensorboard")),

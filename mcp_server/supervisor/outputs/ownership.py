@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Collection, Iterable
 
-from mcp_server.record.claims import Claims, FileFacts, Rank, Verdict, decide
+from mcp_server.record.claims import Claims, FileFacts, Rank, Verdict, decide, find_linked
 from mcp_server.record.written_files import WrittenFile
 from mcp_server.supervisor.outputs.outsiders import OutsiderWatch
 from mcp_server.supervisor.outputs.scalar_tails import OWN
@@ -26,6 +26,7 @@ class CurveOwnership:
     def __init__(self, run_id: str, cwd: str, begun_ns: int, files: SeenFiles, outsiders: OutsiderWatch) -> None:
         self._run_id, self._cwd, self._begun_s = run_id, cwd, begun_ns / 1e9
         self._files, self._outsiders = files, outsiders
+        self._linked = find_linked(cwd)
         self._of_others: dict[str, tuple[int, str | None]] = {}  # inode and verdict: it stays once they are gone
         self._looked_ns: dict[str, int] = {}  # when one was first seen while nobody else was there
 
@@ -72,6 +73,7 @@ class CurveOwnership:
             pids=frozenset(pids),
             written={one.path: one for one in written},
             named=frozenset(map(os.path.realpath, named)) - {self._cwd},
+            linked=self._linked,
         )
 
     def _is_written_again(self, path: str, changed_ns: int) -> bool:

@@ -29,6 +29,7 @@ from mcp_server.command.outputs import (
     find_mentioned,
     is_output_place,
 )
+from mcp_server.record.claims import find_linked
 from mcp_server.record.curves.tails import CurveRow
 from mcp_server.record.run_directory import now
 from mcp_server.record.written_files import Outputs, read_outputs, write_outputs
@@ -181,6 +182,9 @@ class OutputRecorder(threading.Thread):
             self._pass_over_earlier_attempts()
             self._name_directories()
             self._watch_outputs(self._real_cwd, _OUTPUT_DEPTH)
+            for linked in find_linked(self._real_cwd):
+                self._inotify.add(linked, 0)
+                self._watch_outputs(linked, _OUTPUT_DEPTH - 1)
             self._watch()
             self._temporary.add(os.environ.get("TMPDIR", _TEMPORARY))
             self._sample_until_end()

@@ -81,6 +81,14 @@ def test_the_deeper_named_directory_wins_and_two_of_one_name_are_uncertain() -> 
     assert verdict(file("/p/out/model.pt"), above, replace(above, run_id="c-3333")) is Verdict.UNCERTAIN
 
 
+def test_what_a_link_leads_to_is_below_a_run_and_no_deeper_than_for_who_works_there() -> None:
+    copy = replace(ALONE, cwd="/copy", linked=frozenset({"/p/exp"}))
+    assert verdict(file("/p/exp/x/history.json"), copy) is Verdict.OWN
+    assert verdict(file("/p/exp/x/history.json"), copy, OTHER) is Verdict.UNCERTAIN
+    assert verdict(file("/p/exp/x/history.json"), OTHER, copy) is Verdict.UNCERTAIN
+    assert verdict(file("/p/other/history.json"), copy) is Verdict.OTHER
+
+
 def test_beside_a_written_file_counts_where_the_other_has_a_directory_of_its_own() -> None:
     mine = run("a-1111", file("/p/runs/a/events"))
     other = run("b-2222", file("/p/runs/b/events"))

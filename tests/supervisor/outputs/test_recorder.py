@@ -331,3 +331,37 @@ def test_rows_that_an_earlier_attempt_wrote_are_not_this_ones(work: Path) -> Non
     recorder.close()
     assert recorder.problem is None
     assert [steps.get(timeout=60) for _ in range(steps.qsize())] == [21]
+
+
+def test_rows_in_a_linked_directory_of_outputs_are_seen_while_the_attempt_runs(work: Path) -> None:
+    """As in a copy of kept code, whose directories of outputs lead to those of the project."""
+    (work.parent / "project").mkdir()
+    (work / "exp").symlink_to(work.parent / "project")
+    steps = queue.Queue[int]()
+    program = """
+import os, time
+os.mkdir("exp/a")
+for step in range(1, 2000):
+    with open("exp/a/history.jsonl", "a") as file:
+        print('{"step": %d, "loss": 0.5}' % step, file=file)
+    time.sleep(0.05)
+"""
+    (work / "train.py").write_text(program)
+    child = subprocess.Popen([sys.executable, "train.py"], cwd=work)
+
+    def living() -> list[processes.Process]:
+        own = processes.find_process(child.pid)
+        return [own] if own else []
+
+    def take(_: str, rows: list[CurveRow], other: str) -> None:
+        for row in rows:
+            steps.put(row.step)
+
+    path = work.parent / "home/runs/x-1111/attempts/1/outputs.json"
+    recorder = OutputRecorder(path, living, ["python", "train.py"], str(work), {}, on_rows=take)
+    recorder.start()
+    try:
+        assert steps.get(timeout=60) == 1
+    finally:
+        child.kill()
+        end(child, recorder)
