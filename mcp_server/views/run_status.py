@@ -276,7 +276,7 @@ def describe(
         "pending_reason": shorten_facts(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
         "gpus": list(run.gpu_names) or None,
         "step_s": significant(progress["step_s"]) if "step_s" in progress else None,
-        "eta_s": round_known(run.left_s(now_s)),
+        "eta_s": round_known(run.left_s(now_s)) or None,  # at its last step others may follow, or an evaluation
         "metrics": _metrics(progress.get("metrics") or {}, brief=brief),
         "params": _params(run, short=failed or listed),
         "params_changed": _changed_params(run, short=failed),

@@ -180,6 +180,8 @@ def test_the_remaining_time_goes_on_between_steps_and_is_unknown_where_they_stop
     hung = run(progress={"step": 38, "total_steps": 100, "step_s": 0.25, "eta_s": 15.6, "at": BEGAN})
     lefts = [describe(hung, now_s=BEGAN_S + after_s).eta_s for after_s in (0, 5, 20, 21, 117)]
     assert lefts == [15.6, 10.6, 15.6, None, None], "without a step all that were left are left"
+    last = run(progress={"step": 60, "total_steps": 60, "step_s": 0.03, "eta_s": 0, "at": BEGAN})
+    assert describe(last, now_s=BEGAN_S).eta_s is None, "its first round of several may have ended"
     slow = run(progress={"step": 3, "total_steps": 90, "step_s": 0.25, "eta_s": 22_000, "at": BEGAN})
     assert [slow.paused_s(BEGAN_S + after_s) for after_s in (30, 31)] == [None, 31]
     assert run("stalled", progress=hung.progress).left_s(BEGAN_S) is None
