@@ -46,7 +46,7 @@ class Checkpoint:
 
 def step_in_name(name: str) -> int | None:
     """Return the training step in the name of a checkpoint, or None without one. Pure."""
-    stem = re.sub(r"(\.(?:pt|pth|ckpt|safetensors|bin|zip|pkl|npz|h5|tar|keras|msgpack|gz))+$", "", name)
+    stem = re.sub(r"(\.(?:pt|pth|ckpt|json|safetensors|bin|zip|pkl|npz|h5|tar|keras|msgpack|gz))+$", "", name)
     return next((int(match[1]) for pattern in _STEPS if (match := pattern.search(stem))), None)
 
 
@@ -101,7 +101,7 @@ def _is_weights(path: Path) -> bool:
     """Return whether a file holds weights by its name, or by a count alone or the directory where it is."""
     ending, name, place = path.suffix.lower(), path.name, path.parent.name
     if ending in _WEIGHTS or ending not in _OTHERS:
-        return ending in _WEIGHTS
+        return ending in _WEIGHTS or (ending == ".json" and _RX.numbered.fullmatch(path.stem) is not None)
     is_told = _RX.names.search(name) or (
         (_RX.place.fullmatch(place) or _RX.count.fullmatch(path.stem)) and not _RX.data.search(place)
     )

@@ -22,6 +22,7 @@ from tests.support.ended_runs import BEGAN_S, Runs
         ("global_step_100", 100),
         ("global_step100", 100),
         ("ckpt_2500.pt", 2500),
+        ("ckpt_000300.json", 300),
         ("model_1500.pt", 1500),
         ("epoch=3-step=100.ckpt", 100),
         ("rl_model_5000_steps.zip", 5000),
@@ -74,6 +75,19 @@ def test_a_directory_is_one_checkpoint_and_files_are_single_ones_newest_first(tm
         ("lightning/epoch=3-step=100.ckpt", 100, 3, 40),
         ("rl_model_5000_steps.zip", 5000, None, 50),
     ]
+
+
+def test_json_is_a_checkpoint_where_its_name_is_that_of_one_and_has_a_number(tmp_path: Path) -> None:
+    for name in (
+        "ckpt_000300.json",
+        "policy_r6.json",
+        "step_100.json",
+        "policy.json",
+        "metrics_5.json",
+        "model_1.json",
+    ):
+        write(tmp_path / name)
+    assert {one.path.name for one in find_checkpoints(tmp_path)} == {"ckpt_000300.json", "policy_r6.json"}
 
 
 def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def find_checkpoint(line: str) -> str | None:
         for word in _WORD.finditer(line, verb.end(), verb.end() + _BEFORE_CHARS + _WORD_CHARS):
             if word.start() - verb.end() > _BEFORE_CHARS:
                 break
-            if name := _checkpoint_of(word[0][:_WORD_CHARS]):
+            if name := _checkpoint_of(word[0][:_WORD_CHARS].lstrip("=:")):
                 return name
     return None
 

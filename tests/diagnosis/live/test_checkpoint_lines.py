@@ -39,6 +39,7 @@ PARTS = [
         ("Saving model checkpoint to output/checkpoint-1500", "output/checkpoint-1500"),
         ("Saved checkpoint to logs/walk/2026-11-23_a/model_1500.pt", "logs/walk/2026-11-23_a/model_1500.pt"),
         ("saved checkpoint 'policy_best.pth'.", "policy_best.pth"),
+        ("saved=out/lm_b16/ckpt_000050.json", "out/lm_b16/ckpt_000050"),
         ("Saved checkpoint embeddings to cache.pt", None),
         ("loaded checkpoint-3", None),
         ("Saved the best checkpoint", None),
@@ -53,7 +54,7 @@ def test_random_lines_are_read_as_the_pattern_reads_them() -> None:
     for _ in range(2000):
         line = "".join(chance.choice(PARTS) for _ in range(chance.randint(3, 25)))
         match = PATTERN.search(line)
-        assert find_checkpoint(line) == (match[1] if match else None), line
+        assert find_checkpoint(line) == (match[1].lstrip("=:") if match else None), line
 
 
 @pytest.mark.parametrize("line", ["saving/step/" * 330 + "ckpt", "saving " * 600 + "ckpt", "saved " + "9step" * 900])
