@@ -128,7 +128,8 @@ class FileProgress:
         curves.moves += step > curves.step
         curves.step = step
         others = [one for name, one in self._files.items() if name != path and one.step >= 0]
-        is_again = others and curves.moves > 1 and all(one.grown_s < curves.begun_s for one in others)
+        has_grown = curves.moves > 1 and curves.grown_s > curves.begun_s  # its first rows may be older than their read
+        is_again = others and has_grown and all(one.grown_s < curves.begun_s for one in others)
         if is_again and self.step is not None and step < self.step and path != self.path:
             self._files = {path: curves}
             self.round, self.step, self.speed = self.round + 1, None, StepSpeed()
