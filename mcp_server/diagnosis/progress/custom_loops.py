@@ -171,7 +171,7 @@ class CustomLoopReader:
         if self.heading is not None and self.heading.step is not None and self._lines_since_open > _HEADED_LINES:
             self.heading = None
         match = _RX.epoch.search(line) if "poch" in line or "POCH" in line else None
-        if match is not None and len(values) > 1 and any(name.bits & STEP and value for name, value, _ in values):
+        if len(values) > 1 and any(name.bits & STEP and value for name, value, _ in values):
             reading = read_counted(values, COUNTS | LOSS)  # `[step=10/30,epoch=0]`
             is_step = reading is not None and (reading.step or reading.n)
             if is_step and not any(self._line_properties(line, template)):

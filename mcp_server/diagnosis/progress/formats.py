@@ -69,5 +69,5 @@ def may_show_progress(line: str) -> bool:
         or "val_" in line or "val/" in line or "ppl" in line or "erplex" in line or "ound " in line
         or "%)   " in line or "[batch=" in line or "━" in line or "Trial " in line or "失" in line or "奖" in line
         or "inimum" in line or "itness" in line or "cost" in line or "ding tree " in line
-        or "EPOCH" in line or "eneration " in line
+        or "EPOCH" in line or "eneration " in line or "_env" in line
     ) and (_RX.number.search(line) is not None or _RX.no_number.search(line) is not None)

@@ -84,6 +84,13 @@ def test_files_of_one_training_count_together_and_one_that_begins_later_is_anoth
     assert (progress.step, progress.round) == (7, 2)
 
 
+def test_a_file_that_is_read_a_moment_after_another_of_its_training_begins_no_round() -> None:
+    rows = [row(n, Logloss=1 / (n + 1)) for n in range(10)]
+    later = [row(n, Logloss=1 / (n + 1)) for n in range(10, 20)]
+    progress = reading(("learn_error.tsv", rows), ("history.json", rows), ("history.json", later))
+    assert (progress.round, progress.step) == (1, 19)
+
+
 def monitor(*lines: str) -> OutputMonitor:
     one = OutputMonitor({}, 0.0)
     for number, line in enumerate(lines):
