@@ -35,8 +35,9 @@ from mcp_server.tools.support.launch_approval import (
     name_launch,
 )
 from mcp_server.tools.support.schema import takes, tool
+from mcp_server.views.brevity import fit
 
-_PLAN_CHARS = 16_000  # of a dry run's answer
+_PLAN_TOKENS = 4_000  # of a dry run's answer
 _Objects = Annotated[list[dict[str, Any]] | None, WithJsonSchema({"type": "array", "items": {"type": "object"}})]
 _Object = Annotated[dict[str, Any] | None, WithJsonSchema({"type": "object"})]
 
@@ -148,6 +149,8 @@ async def launch_sweep(
         tried = await run_in_thread(
             find_tried_cells, list_launches(planned), server.store, server.scalars, identity(ctx)
         )
+        shown = fit(lines, _PLAN_TOKENS)
+        more = [f"… {len(lines) - shown} more cells"] if lines[shown:] else []
         hours = await run_in_thread(describe_hours, planned.spec, planned.checked, server.store, former)
         goes_on = ""
         if former is not None:
@@ -158,7 +161,7 @@ async def launch_sweep(
             sweep_id=former.sweep_id if former is not None else None,
             cells={"total": len(planned.spec.cells if former is None else former.cells)}
             | ({} if former is None else {"to_start": len(planned.spec.cells)}),
-            plan=[*_shorten_plan(lines), *await run_in_thread(lambda: list(describe_arrays(planned)))] or None,
+            plan=[*lines[:shown], *more, *await run_in_thread(lambda: list(describe_arrays(planned)))] or None,
             metric=None if planned.spec.metric is None else f"{planned.spec.ranked_by}, {planned.spec.goal}",
             warnings=[*planned.warnings, *tried] or None,
             next_step=f"{goes_on}{hours} Nothing was started: call launch_sweep without dry_run.",
@@ -223,17 +226,6 @@ def _describe(started: StartedSweep, log: Path, *, is_woken: bool) -> StartedSwe
         warnings=list(started.warnings) or None,
         next_step=complete if started.how == "complete" else f"{steps.get(started.how)}{watch}",
     )
-
-
-def _shorten_plan(lines: list[str]) -> list[str]:
-    shown: list[str] = []
-    left = _PLAN_CHARS
-    for number, line in enumerate(lines):
-        left -= len(line)
-        if left < 0:
-            return [*shown, f"… {len(lines) - number} more cells"]
-        shown.append(line)
-    return shown
 
 
 def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> None:

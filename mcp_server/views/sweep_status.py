@@ -218,8 +218,7 @@ def describe_continuation(sweep: Sweep) -> str:
     open_cells = sum(cell.state not in COMPLETE for cell in sweep.cells)
     if not open_cells:
         return "All its cells have results: nothing is left to continue."
-    cells = "1 cell" if open_cells == 1 else f"{open_cells} cells"
-    return f"{call} starts {cells} without result again."
+    return f"{call} starts {counted(open_cells, 'cell')} without result again."
 
 
 def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:

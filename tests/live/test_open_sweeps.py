@@ -307,7 +307,7 @@ async def test_a_proposal_that_is_none_is_refused_with_the_way(sandbox: Sandbox)
         own = patch("1.0", "0.9")
         for words, arguments in (
             ("no source", {"text": "x"}),
-            ("are 2 sources", {"text": "x", "patch": own, "params": {"a": 1}}),
+            ("patch and params of worktree", {"text": "x", "patch": own, "params": {"a": 1}}),
             ("text: must be one line", {"text": " ", "patch": own}),
             ("text: must be one line", {"text": "two\nlines", "patch": own}),
             ("text: must be one line", {"text": "x" * 201, "patch": own}),

@@ -117,7 +117,7 @@ class Searcher:
             self._explain_nothing(question)
         self._notes += _describe_times(question)
         most = min(most, question.most or most)
-        shown = (hits if ranked is not None or len(hits) <= most else _shorten_sweeps(hits))[:most]
+        shown = (hits if ranked is not None or len(hits) <= most else _shorten_sweeps(self._join_trials(hits)))[:most]
         sweeps = self._tell_sweeps(hits) if ranked is None else []
         about = [*self._notes, *sweeps, *(_note_unlisted(hits, shown) if ranked is None else [_NO_ROOM])]
         lines = self._write_lines(shown, question, values, most_tokens - sum(map(estimate_tokens, about)))
@@ -179,12 +179,28 @@ class Searcher:
         lines: list[str] = []
         for hit, (settings, text) in zip(shown, read, strict=True):
             figures = {name: one[hit.run_id] for name, one in values.items() if hit.run_id in one}
-            line = describe_hit(hit, settings, text, question, figures, differing)
+            line = describe_hit(hit, settings, text, question, figures, differing) + self._tell_verdict(hit)
             most_tokens -= estimate_tokens(line)
             if most_tokens < 0 and lines:
                 break
             lines.append(line)
         return lines
+
+    def _join_trials(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Return the newest hit of each trial of an open sweep, and all others."""
+        found: dict[tuple[str, str], Hit] = {}
+        for hit in self._add_facts(hits):
+            found.setdefault((hit.sweep, _name_trial(hit) or hit.run_id), hit)
+        return [*found.values()]
+
+    def _tell_verdict(self, hit: Hit) -> str:
+        """Return what became of the trial that a hit is a run of, behind its line; nothing before it is judged."""
+        if name := _name_trial(hit):
+            with contextlib.suppress(SweepNotFound, RunUnreadable):
+                events = self._store.sweeps.observe(hit.sweep).events
+                told = [each["verdict"] for each in events if each["kind"] == "verdict" and each.get("trial") == name]
+                return "".join(f"; {verdict}" for verdict in told[-1:])
+        return ""
 
     # ---- what the memory lacks
     def remember_all(self, most_alone: float = _MOST_ALONE) -> None:
@@ -369,6 +385,12 @@ def _note_unlisted(hits: Sequence[Hit], listed: Sequence[Hit]) -> list[str]:
         if sweep and left[sweep]
     ][:_MOST_SHOWN]
     return [f"Not listed: {', '.join(more)}; sweep:NAME lists them."] if more else []
+
+
+def _name_trial(hit: Hit) -> str:
+    """Return the trial of an open sweep that a hit is a run of, by its reason: ``t3: momentum .9``; else nothing."""
+    name, _, text = str(hit.facts.get("why") or "").partition(": ")
+    return name if hit.sweep and text and name[:1] == "t" and name[1:].isdecimal() else ""
 
 
 def _shorten_sweeps(hits: Sequence[Hit]) -> Sequence[Hit]:

@@ -87,8 +87,16 @@ def compare_sweep(
 
     ``remarks``: notes on cells, of a sweep that is made of several. Reads files: call it in a thread.
     """
+    facts = SweepFacts(
+        sweep_id=sweep.sweep_id,
+        state=sweep.state,
+        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
+        cells=sweep.count(),
+        metric=sweep.spec.ranked_by,
+        goal=sweep.spec.goal,
+    )
     if sweep.spec.open is not None:
-        return _compare_trials(sweep, as_markdown=as_markdown)
+        return _compare_trials(sweep, facts, as_markdown=as_markdown)
     most_rows = None if as_markdown else _MOST_ROWS
     table = make_table(sweep, store, scalars, metrics, most_rows=most_rows, with_results=True, remarks=remarks)
     notes = list(table.notes)
@@ -111,16 +119,9 @@ def compare_sweep(
     if best is not None and benchmarks:
         best = replace(best, other=None)  # may be that of another benchmark
     notes += list(sweep.shared_outputs.values())[:_MOST_SHARED]
-    facts = SweepFacts(
-        sweep_id=sweep.sweep_id,
-        state=sweep.state,
-        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
-        cells=sweep.count(),
-        metric=table.metric,
-        goal=table.goal if table.metric else None,
-        best=None if best is None else describe_best(replace(best, behind=None)),  # which is in the notes
-        failed=failed or None,
-    )
+    shown_best = None if best is None else describe_best(replace(best, behind=None))  # which is in the notes
+    ranked = {"metric": table.metric, "goal": table.goal if table.metric else None}
+    facts = facts.model_copy(update={**ranked, "best": shown_best, "failed": failed or None})
     result = Comparison(sweep=facts, root=table.root or None, notes=notes or None)
     if as_markdown:
         lines = [*render_table(table.columns, table.rows), *render_benchmark_tables(benchmarks)]
@@ -130,17 +131,9 @@ def compare_sweep(
     return result.model_copy(update=shown)
 
 
-def _compare_trials(sweep: Sweep, *, as_markdown: bool) -> Comparison:
+def _compare_trials(sweep: Sweep, facts: SweepFacts, *, as_markdown: bool) -> Comparison:
     """Return the trials of an open sweep: the newest ten, and as many kept ones as fit; the rest counted by verdict."""
     seen = read_trials(sweep)
-    facts = SweepFacts(
-        sweep_id=sweep.sweep_id,
-        state=sweep.state,
-        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
-        cells=sweep.count(),
-        metric=sweep.spec.ranked_by,
-        goal=sweep.spec.goal,
-    )
     if as_markdown:
         return Comparison(sweep=facts, markdown="\n".join(render_trials(seen)))
     trials = list_rows(seen)

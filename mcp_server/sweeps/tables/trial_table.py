@@ -76,10 +76,8 @@ def find_trial(sweep: Sweep, name: str) -> TrialRow:
     if name in rows:
         return rows[name]
     near = find_near_names(name, rows)
-    cause = (
-        f"{sweep.sweep_id} has no trial {name[:80]!r}." if rows else f"{sweep.sweep_id} is no open sweep: no trials."
-    )
-    raise BadArgument("trial", cause, f"Did you mean {join_some(list(near), 3)}?" if near else "")
+    cause = f"has no trial {name[:80]!r}." if rows else "is no open sweep: no trials."
+    raise BadArgument("trial", f"{sweep.sweep_id} {cause}", f"Did you mean {join_some(list(near), 3)}?" if near else "")
 
 
 def read_diff(directory: SweepDir, row: TrialRow) -> str:

@@ -106,11 +106,7 @@ def capture(
     given = {"worktree": worktree, "patch": patch, "commit": commit, "params": params}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
-        cause = (
-            f"{' and '.join(named)} are {len(named)} sources."
-            if named
-            else "no source: worktree, patch, commit, params."
-        )
+        cause = f"{' and '.join(named) or 'none'} of worktree, patch, commit, params is given."
         raise BadArgument(named[0] if named else "worktree", cause, "Pass one of them.")
     if params is not None:
         word = hashlib.sha1(json.dumps(params, sort_keys=True, default=str).encode(), usedforsecurity=False).hexdigest()

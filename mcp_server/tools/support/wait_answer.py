@@ -269,7 +269,7 @@ def describe_trials(sweep: Sweep) -> TrialsStatus:
         counts=dict(sorted(counts.items())),
         kept=describe_kept_trial(seen),
         noise_sd=significant(seen.noise.sd, 2) if seen.noise.df else None,
-        note=" ".join(filter(None, (_doubt_noise(seen), _explain_runs(seen)))) or None,
+        note=_doubt_noise(seen),
         no_run_lived_s=round_known(_count_idle_s(sweep, time.time())),
     )
 
@@ -298,17 +298,6 @@ def _doubt_noise(seen: OpenSweep) -> str | None:
     if seen.noise.df and not seen.noise.sd:
         return "Repeated runs are identical: is it measured at all, or is the seed fixed?"
     return f"Differences of pairs count alone: {seen.alone}." if seen.alone else None
-
-
-def _explain_runs(seen: OpenSweep) -> str | None:
-    """Return why the best trial, or the base, ran more often than it was planned to."""
-    roles = Counter(run.role for run in seen.trials[seen.tip].runs)
-    more = {
-        "beside trials": roles["incumbent"],
-        "while no proposal waited, which makes its mean sharper": roles["idle"],
-    }
-    told = [f"{count} {why}" for why, count in more.items() if count]
-    return f"{seen.tip} has {roles.total()} runs: {', '.join(told)}." if told else None
 
 
 def _count_idle_s(sweep: Sweep, now_s: float) -> float | None:

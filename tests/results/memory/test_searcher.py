@@ -19,6 +19,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.tables.log import keep_note
 from tests.store.test_catalogue import add_run, file_of
+from tests.support.sweeps import TRIALS, write_open_sweep
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 
@@ -150,6 +151,17 @@ def test_a_live_run_is_found_as_it_is_now(home: Path) -> None:
     attempt = home / "runs" / "cfm-0005" / "attempts" / "1"
     (attempt / "output.log").write_text("step 9/9 reward 77\n")
     assert "cfm-0005" in ids(home, "reward > 50")
+
+
+def test_a_trial_of_an_open_sweep_is_found_once_with_its_verdict_however_often_it_ran(home: Path) -> None:
+    sweep = write_open_sweep(home, TRIALS).sweep_id
+    for number in range(10, 22):
+        trial, text = ("t2", "lr .2") if number == 10 else ("t1", "momentum .95, as in lr .2")
+        add(home, number, sweep=sweep, cell=f"{trial}.{number}", why=f"{trial}: {text}")
+    found = find(home, "'lr .2'")
+    told = [line.rpartition("; why: ")[2] for line in found.lines]
+    assert told == ["t1: momentum .95, as in lr .2; kept", "t2: lr .2; discarded"], found
+    assert (found.total, found.notes) == (12, ["Not listed: 10 more cells of night-ab3d; sweep:NAME lists them."])
 
 
 def test_many_cells_of_one_sweep_are_not_all_listed_beside_others(home: Path) -> None:

@@ -201,9 +201,9 @@ def test_params_need_no_repository(tmp_path: Path, project: Path) -> None:
 
 
 def test_sources_that_are_none_or_two_are_refused(project: Path) -> None:
-    with pytest.raises(BadArgument, match="no source: worktree, patch, commit, params"):
+    with pytest.raises(BadArgument, match="none of worktree, patch, commit, params is given"):
         capture(project, "HEAD", text="x")
-    with pytest.raises(BadArgument, match="worktree and patch are 2 sources"):
+    with pytest.raises(BadArgument, match="worktree and patch of worktree, patch, commit, params"):
         capture(project, "HEAD", worktree=project, patch="", text="x")
 
 
