@@ -25,6 +25,7 @@ from mcp_server.diagnosis.progress.named_values import (
     MAX_COUNT,
     QUALITY,
     REWARD,
+    STEP,
     NamedValue,
     as_held_out,
     find_named_values,
@@ -77,6 +78,9 @@ class MetricLine(NamedTuple):
     at: int | None = None
 
 
+_CUSTOM = (CounterRank.STEP, CounterRank.UNLABELLED)  # counters of loops that no format knows
+
+
 def _names_held_out(values: list[NamedValue]) -> bool:
     return not values or any(name.bits & HELD_OUT for name, _, _ in values)
 
@@ -107,6 +111,7 @@ class ProgressTracker:
         self.planned = PlannedTotals(command)
         self.is_between_jobs = False
         self._jobs, self._job = 0, ""
+        self._job_of: tuple[int, int] | None = None  # the number before the figures of the last such line, of how many
         self._is_summary = False  # the lines below its heading are
         self._has_validation = False
         self._evaluated_lines = 0  # that are left below the heading of an evaluation
@@ -135,7 +140,7 @@ class ProgressTracker:
     def total_steps(self) -> int | None:
         """The steps of the present round, as printed, as the command gives them, or the product of both."""
         leader, epochs = self._lead.leader, self.planned.total("epochs")
-        if leader is not None and leader.rank is CounterRank.STEP and leader.is_in_one_epoch(self._named_epoch):
+        if leader is not None and leader.rank in _CUSTOM and leader.is_in_one_epoch(self._named_epoch):
             return None
         if self._lead.total_steps is None and leader is not None and leader.counter.epoch_ends and epochs:
             _, per, end = leader.counter.epoch_ends
@@ -223,6 +228,9 @@ class ProgressTracker:
             self._jobs, self._job, self.is_between_jobs = self._jobs + 1, match[0], self.first_step_seen
         elif _RX.settings.match(line):
             self.is_between_jobs = True
+        elif (part := _RX.part.fullmatch(line)) is not None and 0 < int(part[1]) <= int(part[2]):
+            if not any(name.bits & STEP for name, _, _ in find_named_values(line)):
+                self._custom_loop.name_epoch(int(part[1]), int(part[2]), is_heading=True)
         elif self._is_done and _RX.summary.match(line) and self._drawn_table is None:
             self._is_summary = True
         elif (heading := _RX.evaluation_heading.match(line)) is not None:
@@ -265,6 +273,10 @@ class ProgressTracker:
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
         """Try all readers. The first match wins, and the reader of the last line is tried first."""
+        if (job := _RX.job_of.match(line)) is not None:
+            before, self._job_of = self._job_of, (int(job[1]), int(job[2]))
+            is_next = before is not None and self._job_of == (before[0] + 1, before[1])
+            self._jobs += is_next and self._lead.leader is not None and self._lead.leader.moves > 1
         if (metric_line := self._read_like_last_line(line, at_s)) is not None:
             return metric_line
         template = line.translate(NO_DIGITS)
@@ -307,6 +319,8 @@ class ProgressTracker:
         """Read a line that nothing else counts by its shape, behind those that have proved to be of it now."""
         leader = self._lead.leader
         if self._tables.is_row or not (leader is None or leader.rank <= CounterRank.LOSS or leader.key.startswith(KEY)):
+            return []
+        if leader is not None and leader.total is not None and _RX.part.fullmatch(line):
             return []
         if (row := self._lines.read_line(line, at_s)) is None:
             return []
@@ -481,7 +495,7 @@ class ProgressTracker:
     def _epoch_named_elsewhere(self, reading: StepReading, line: str) -> NamedEpoch | None:
         """Return the epoch that the output named last, by a heading or with a loss, on other lines than this one."""
         headings, named = self._custom_loop.headings, self._named_epoch
-        is_custom = reading.rank in (CounterRank.STEP, CounterRank.UNLABELLED)
+        is_custom = reading.rank in _CUSTOM
         if reading.step is not None and reading.epoch is not None and is_custom:
             return NamedEpoch(reading.epoch, None, 0, self._custom_loop.length)  # where the step restarts with it
         if self._custom_loop.epoch is not None and (named is None or named.headings != headings):

@@ -123,7 +123,7 @@ class MetricWait:
         if wanted.lower() in FACTS:
             why = ", as its total of steps is not" if wanted.lower() == conditions.PROGRESS else ""
             if any(isinstance(run, Run) and "round" in run.progress for run in runs):
-                why = ": it trains several times, and how often is not known"
+                why = ": it trains several times, and its counts are of one"
             return f"{wanted.lower()} is not known{'' if ended else ' so far'}{why}."
         near = difflib.get_close_matches(wanted, FACTS, n=1) or list(find_near_names(wanted, tags))
         named = [*near, *(tag for tag in tags if tag not in near and not names_count(tag))]

@@ -798,3 +798,23 @@ def test_a_status_table_of_tune_is_a_sign_of_life_only_where_a_trial_has_gone_on
     reports = ProgressTracker()
     reports.read_lines(["Trial PPO_x_00000 reported num_healthy_workers=2.", "Trial PPO_x_00000 reported lr=0.1."] * 2)
     assert (reports.first_step_seen, reports.step, reports.advances) == (True, None, 4)
+
+
+def test_a_count_below_a_part_of_several_has_the_total_of_all_parts_or_none() -> None:
+    tracker, seen = ProgressTracker(), []
+    for generation in (1, 2, 3):
+        for at, line in enumerate(
+            [f"=== generation {generation} / 6 ===", *(f"  games: {n}/20" for n in range(1, 21))]
+        ):
+            tracker.read_lines([line], 21.0 * generation + at)
+        seen.append((tracker.step, tracker.total_steps, tracker.round))
+    assert seen == [(20, None, 1), (40, 120, 1), (60, 120, 1)]
+
+
+def test_a_fold_that_each_line_names_begins_a_round_and_interleaved_ones_do_not() -> None:
+    folds = [f"[fold {k}/3] round {n}: C-index 0.7{k}{n}1" for k in (1, 2, 3) for n in (5, 10, 15)]
+    assert [(line.round, line.step) for line in ProgressTracker().read_lines(folds)][-4:] == [
+        (2, 15), (3, 5), (3, 10), (3, 15),
+    ]  # fmt: skip
+    trials = [f"[trial {k}/2] step {n} loss 0.{k}{n}" for n in (5, 10, 15, 20) for k in (1, 2)]
+    assert {line.round for line in ProgressTracker().read_lines(trials)} == {1}

@@ -232,7 +232,7 @@ async def test_a_share_of_unknown_steps_is_no_printed_number(tmp_path: Path) -> 
     assert await wait.check([run]) is None
     assert wait.describe_unmet([run], ended=False) == "progress is not known so far, as its total of steps is not."
     fold = replace(run, progress={"step": 5, "total_steps": 6, "round": 2})
-    told = "progress is not known so far: it trains several times, and how often is not known."
+    told = "progress is not known so far: it trains several times, and its counts are of one."
     assert wait.describe_unmet([fold], ended=False) == told
 
 
