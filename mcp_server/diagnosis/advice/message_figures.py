@@ -129,32 +129,3 @@ def _find_work(log: str) -> str:
             said = _RX.works.search(line) or begun
             return said[1].strip(" (").lower() if said else "its output goes on"
     return begun[1].strip(" (").lower() if begun else ""
-
-
-# --- sizes of which one must divide the other
-
-_MOST_SHOWN = 3
-
-
-def explain_divisor(scene: Scene) -> NextStep | None:
-    """Return the step where one named size must divide another, with the sizes that do, or None."""
-    match = _RX.must_divide.search(scene.line)
-    if match is None or scene.kind not in {"python_error", "config_error"}:
-        return None
-    size, count = int(match["size"]), int(match["count"])
-    divisors = [n for n in range(min(count, size), 0, -1) if size % n == 0 and n <= count][:_MOST_SHOWN]
-    divisors = [n for n in divisors if n > 1] or divisors
-    if not count or size % count == 0 or not divisors:
-        return None
-    whole, part = (_name_option(match[name], scene.log) for name in ("whole", "part"))
-    shown = " or ".join(map(str, divisors))
-    say = "Set {0} to {1}, a divisor of {2} ({3}), or {2} to a multiple of {4}"
-    return correct(say, [part, shown, whole, str(size), str(count)], scene)
-
-
-def _name_option(name: str, log: str) -> str:
-    """Return ``name`` as the option that ``log`` shows, `--num-query-groups`, else as it is."""
-    spelled = re.search(rf"--{re.escape(name).replace('_', '[-_]')}\b", log)
-    if spelled:
-        return spelled[0]
-    return f"--{name.replace('_', '-')}" if _RX.of_options.search(log) else name

@@ -1,4 +1,4 @@
-"""Proofs in the values of a message: shapes, keys of a checkpoint, operands that are None, a wrong record. Pure."""
+"""Proofs in the values of a message: shapes, keys of a checkpoint, a wrong record, a server's address. Pure."""
 
 from __future__ import annotations
 
@@ -152,66 +152,6 @@ def _common_end(one: str, other: str) -> str:
     parts = list(zip(reversed(one.split(".")), reversed(other.split("."))))
     same = next((n for n, (a, b) in enumerate(parts) if a != b), len(parts))
     return ".".join(one.split(".")[-same:]) if same else ""
-
-
-# --- operands that are None
-
-_OPERAND = r"[\w.]{1,60}(?:\[[^\[\]]{1,40}\])?"
-
-_ENVIRONMENT_IS_NONE = "{0} is None or empty{ at}: give it in config.environment(env_config={...})"
-_SETTING_IS_NONE = "{0} is None{ at}: give that setting a value (with what the code reads in it)"
-
-
-def explain_empty_setting(scene: Scene) -> NextStep | None:
-    """Return which setting is None where the user's own line of code reads it out of a configuration, or None."""
-    empty = _RX.empty.search(scene.line)
-    if empty is None or not scene.source or scene.library or scene.inside:
-        return None
-    found = list(_RX.keys.finditer(scene.source))
-    if len(found) != 1 or not _is_used(scene.source, found[0], empty["name"]):
-        return None
-    names = [one or other for one, other in _RX.setting_key.findall(found[0]["keys"])]
-    last = empty["name"] or names[-1]
-    path = names[: names.index(last)] if last in names else names
-    owner = found[0]["owner"]
-    named = ".".join((owner, *path)) if path else owner
-    is_rllib = "ray/rllib" in scene.near or "rllib" in scene.log[:2_000]
-    is_of_environment = is_rllib and not owner.startswith("self.")
-    return correct(_ENVIRONMENT_IS_NONE if is_of_environment else _SETTING_IS_NONE, [named], scene)
-
-
-def _is_used(source: str, found: re.Match[str], attribute: str | None) -> bool:
-    """Return whether the operation that failed on None is on ``found`` itself, not on what a call makes of it."""
-    after = source[found.end() :]
-    if attribute == "get":
-        return False
-    if attribute is not None:
-        return bool(re.search(rf"\.{attribute}\b", found["keys"])) or bool(re.match(rf"\.{attribute}\b", after))
-    return found["keys"].endswith("]") or bool(re.search(r"\bin $", source[: found.start()]))
-
-
-def explain_none(scene: Scene) -> NextStep | None:
-    """Return the step after an operation with None in the user's own line of code, or None."""
-    match = _RX.types.search(scene.line)
-    if match is None or not scene.source or scene.library or "NoneType" not in (match["left"], match["right"]):
-        return None
-    source = scene.source.rstrip(":").strip()
-    place = compile_lazily(rf"(?P<left>{_OPERAND})\s*(?P<op>[<>]=?|\*\*|//|[-+*/%@&|])\s*(?P<right>{_OPERAND}(?!\())")
-    sides = [found for found in place.finditer(source) if found["op"] == match["op"]]
-    if len(sides) != 1:
-        return None
-    name = sides[0]["left" if match["left"] == "NoneType" else "right"]
-    if name[:1].isdigit():
-        return None
-    if not _RX.settings.match(name) and match["op"][0] in "<>":
-        say = "{0} is None in `{1}`{ at}: start it with a number (float('inf')), or test `is None` first."
-        return compose(say, [name, source], scene)
-    say = (
-        "{0} is None in `{1}`{ at}: give that setting a number (or a default{ there})"
-        if _RX.settings.match(name)
-        else "{0} is None in `{1}`{ at}: find what should have set it (a function without return?)"
-    )
-    return correct(say, [name, source], scene)
 
 
 # --- records of the data

@@ -46,20 +46,6 @@ def suggest_choice(scene: Scene) -> NextStep | None:
     return correct("{0} is none of the values it takes: choose of {1}{ at}", [wrong, shown], scene)
 
 
-def suggest_metric(scene: Scene) -> NextStep | None:
-    """Return the logged metric that is spelled nearly as the one to watch, or None."""
-    watched = _RX.watched.search(scene.line) or _RX.stopped_by.search(scene.line)
-    if watched is None or scene.kind not in {"python_error", "config_error"}:
-        return None
-    wrong, items = watched[1], _ITEM.findall(watched[2])
-    plain = {re.sub(r"[\W_]+", "", item).lower(): item for item in reversed(items)}
-    near = difflib.get_close_matches(re.sub(r"[\W_]+", "", wrong).lower(), plain, 1, _LEAST_LIKENESS)
-    if not near:
-        return None
-    say = "{0} is not logged, but {1} is: set monitor='{1}', or self.log('{0}', ...)"
-    return correct(say, [wrong, plain[near[0]]], scene)
-
-
 # --- a name that the program does not know
 
 _NO_NAMES = frozenset("is was for in of the type name and or with to a an".split())  # noqa: SIM905 - a list of words
@@ -118,7 +104,9 @@ def suggest_setting(scene: Scene) -> NextStep | None:
 
 
 def _rate(sentence: str) -> int:
-    demands = _RX.says_what_must_be.search(sentence) and not _RX.says_what_failed.match(sentence)
+    if _RX.says_what_failed.match(sentence):
+        return 0
+    demands = _RX.says_what_must_be.search(sentence)
     rate = _DEED if _RX.says_what_to_do.search(sentence) else _DEMAND if demands else 0
     return rate + _NAMED if rate and _RX.setting.search(sentence) else rate
 

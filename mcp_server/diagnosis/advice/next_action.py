@@ -52,7 +52,6 @@ def _propose_from(files: tuple[str, ...]) -> Iterator[_Proposer]:
 def _order_proposers(*, is_error: bool) -> Iterator[_Proposer]:
     yield from (check_host, figures.read_figures, figures.explain_timeout, names.explain_other_python)
     if is_error:
-        yield from (values.explain_none, values.explain_empty_setting, figures.explain_divisor, names.suggest_metric)
         yield from _propose_from(WRAPPED)
         yield from (values.compare_keys, names.name_today)
     yield from _propose_from(SPECIAL)

@@ -46,28 +46,9 @@ def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -
         causes = before if multi_process or (before and stops[0].at - before[-1].at <= _AT_ONCE_LINES) else []
     causes = [one for one in causes if one.sure] or causes
     causes = [one for one in causes if not _RX.mixed.match(one.text)] or causes
-    own_causes = _drop_hearsay(causes, candidates)
-    if len(own_causes) < len(causes):
-        left_out = {id(one) for one in causes} - {id(one) for one in own_causes}
-        candidates = [one for one in candidates if id(one) not in left_out]
-        causes = own_causes
     if causes:
         return _pick_cause(lines, causes, multi_process=multi_process)
     return _pick_heaviest(candidates)
-
-
-def _drop_hearsay(
-    causes: Sequence[FailureEvidence], candidates: Sequence[FailureEvidence]
-) -> Sequence[FailureEvidence]:
-    """Drop the words of the kernel and of Ray about a process, when a process itself states the cause."""
-    native = any(one.weight == Weight.CRASH and one.kind == "segfault" for one in candidates)
-    causes_left: Sequence[FailureEvidence] = [
-        one for one in causes if not (one.kind == "ray_error" and one.frames and _RX.ray_lost_process.match(one.text))
-    ]
-    if causes_left or native:
-        causes = causes_left
-    own: Sequence[FailureEvidence] = [one for one in causes if not _RX.kernel.match(one.text)]
-    return own if any(one.kind == "oom_host" for one in own) else causes
 
 
 def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, multi_process: bool) -> FailureEvidence:

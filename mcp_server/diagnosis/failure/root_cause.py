@@ -162,7 +162,7 @@ def _dead_thread(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> 
 
 
 def _find_cause(lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool) -> FailureEvidence | None:
-    proofs = _drop_survived(lines, [one for one in evidence if one.weight > Weight.HINT])
+    proofs = [one for one in evidence if one.weight > Weight.HINT]
     final = _final_evidence(lines, proofs)
     chosen = resolve_general_message(lines, choose_cause(lines, final)) if final else None
     if chosen and (chosen.weight > Weight.ECHO or chosen.kind != "other"):
@@ -209,20 +209,6 @@ def _final_evidence(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) ->
         final.append(one)
         heaviest = max(heaviest, one.weight)
     return final[::-1]
-
-
-def _drop_survived(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) -> list[FailureEvidence]:
-    """Drop exceptions that were already raised and handled at the same location earlier in the log."""
-    locations = [lines[one.frames[-1]].text if one.frames and not one.sure else "" for one in proofs]
-    survived: set[str] = set()
-    seen_later: set[str] = set()
-    for n in range(len(proofs) - 1, -1, -1):
-        if locations[n] in seen_later and locations[n] not in survived:
-            between = count_work(lines, proofs[n].end + 1, proofs[n + 1].start)
-            if between.bars + between.lines > 0:
-                survived.add(locations[n])
-        seen_later |= {locations[n]} - {""}
-    return [one for n, one in enumerate(proofs) if locations[n] not in survived]
 
 
 def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:

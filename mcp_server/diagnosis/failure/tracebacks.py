@@ -263,29 +263,8 @@ def _find_places(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
     own = [
         at for at in frames if not _RX.others_code.search(lines[at].text) and not _RX.launchers.search(lines[at].text)
     ]
-    imported = _find_imported(lines, own)
     others = (_RX.checkout, _RX.own_program, _RX.editable)
-    return [at for at in own if at not in imported and not any(one.search(lines[at].text) for one in others)]
-
-
-def _find_imported(lines: Sequence[Line], frames: Sequence[int]) -> set[int]:
-    """Return those of ``frames`` that are of a package imported from elsewhere than the program's own directory."""
-    for n, at in enumerate(frames[:-1]):
-        if (name := _RX.imports.match(read_source(lines, [at]))) is None:
-            continue
-        importer, imported = _read_file(lines[at].text), _read_file(lines[frames[n + 1]].text)
-        package = re.search(rf"^(.*[/\\]){re.escape(name[1])}[/\\]__init__\.py$", imported)
-        if package is None or f"/{name[1]}" in importer or importer.startswith(package[1]):
-            continue
-        own_root = importer.rpartition("/")[0].rpartition("/")[0]
-        if not own_root or not package[1].startswith(f"{own_root}/"):
-            return set(frames[n + 1 :])
-    return set()
-
-
-def _read_file(text: str) -> str:
-    match = _RX.place.search(text) or _RX.drawn_place.search(text)
-    return match["file"] if match else ""
+    return [at for at in own if not any(one.search(lines[at].text) for one in others)]
 
 
 def name_started_library(lines: Sequence[Line], frames: Sequence[int]) -> str:
