@@ -144,7 +144,9 @@ def _is_launched(program: Program, *, is_behind: bool) -> bool:
     entry = find_entry(program.words)
     is_script = entry is not None and entry.kind == "script" and not entry.is_shell
     serves = entry is not None and bool(_RX.serves.search(PurePath(entry.value).stem))
-    is_job = (is_behind and not serves) or _has_pinned_gpus(program)
+    is_job = (is_behind and not serves) or any(
+        re.fullmatch(r"CUDA_VISIBLE_DEVICES=\S+", word) for word in program.variables
+    )
     return is_script and (is_job or _names_training_options(program))
 
 
@@ -186,10 +188,6 @@ def _names_training_options(program: Program) -> bool:
     options, _ = parse(list(program.words)).split_options()
     names = (name.rpartition(".")[2].replace("-", "_").lower() for name in options)
     return any(_RX.training_option.fullmatch(name) for name in names)
-
-
-def _has_pinned_gpus(program: Program) -> bool:
-    return any(re.fullmatch(r"CUDA_VISIBLE_DEVICES=\S+", word) for word in program.variables)
 
 
 def _count_gpus(program: Program, words: Sequence[str]) -> int:

@@ -78,7 +78,9 @@ def assess_gpus(
         for gpu in snapshot.gpus:
             if not gpu.hangs:  # the fault names the call that hangs
                 texts = obstacles[gpu.index]
-                reasons[gpu.index] += [text for text in texts if not _is_listed(text, faults[gpu.index])]
+                reasons[gpu.index] += [
+                    text for text in texts if not any(fault.startswith(text) for fault in faults[gpu.index])
+                ]
     for gpu in snapshot.gpus:
         reasons[gpu.index] += list_notes(gpu)
     shortage = []
@@ -138,10 +140,6 @@ def _is_hot(gpu: Gpu) -> bool:
     if gpu.temperature_c is None or not gpu.temperature_limit_c:
         return False
     return gpu.temperature_c >= gpu.temperature_limit_c - _NEAR_LIMIT_C
-
-
-def _is_listed(obstacle: str, faults: list[str]) -> bool:
-    return any(fault.startswith(obstacle) for fault in faults)
 
 
 def _merge_reasons(reasons: Mapping[int, list[str]]) -> list[str]:

@@ -93,7 +93,10 @@ def describe_results(server: ServerContext, run: Run, visitor: Visitor) -> dict[
         "evaluations": [
             {
                 "name": name,
-                "values": {"last": significant(one.last.value, 6), **_name_best(one.best)},
+                "values": {
+                    "last": significant(one.last.value, 6),
+                    **({} if one.best is None else {"best": significant(one.best.value, 6)}),
+                },
                 "step": one.last.step,
                 "best_is": one.best_is,
             }
@@ -101,10 +104,6 @@ def describe_results(server: ServerContext, run: Run, visitor: Visitor) -> dict[
         ],
         "results_md": _read_document(server, run) if visitor.owner in (None, run.spec.owner) else None,
     }
-
-
-def _name_best(best: Any) -> dict[str, float]:
-    return {} if best is None else {"best": significant(best.value, 6)}
 
 
 def _read_document(server: ServerContext, run: Run) -> str | None:

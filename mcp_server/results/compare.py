@@ -124,7 +124,8 @@ def build_comparison(
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
     values_of = {name: shorten_paths([own.get(name, "-") for own in settings_of]) for name in differing}
     table = _make_rows(entries, values_of, tag_columns, list(read_all.values()), figures, root)
-    names = _ordered(table)
+    found = dict.fromkeys(name for row in table for name in row if any(other.get(name) for other in table))
+    names = sorted(found, key=lambda name: name == "checkpoint")
     values = {name: {row.get(name, "") for row in table} for name in names}
     same = {name: min(values[name]) for name in names[1:] if len(entries) > 1 and len(values[name]) == 1}
     names = [name for name in names if name not in same]
@@ -410,8 +411,3 @@ def _columns(
 
 def _common_path(paths: Sequence[Path]) -> str:
     return os.path.commonpath(paths) if paths else ""
-
-
-def _ordered(table: Sequence[Cells]) -> list[str]:
-    names = dict.fromkeys(name for row in table for name in row if any(other.get(name) for other in table))
-    return sorted(names, key=lambda name: name == "checkpoint")

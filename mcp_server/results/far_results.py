@@ -153,7 +153,8 @@ def documents_of(run: Run, directory: str) -> Iterator[Path]:
     channel = channel_of(Path(run.spec.mirror))
     with tempfile.TemporaryDirectory(prefix="runward-") as name:
         copy = Path(name)
-        listed, _ = channel.ask("files", patterns=[f"{_escape(directory)}/*"])
+        escaped = re.sub(r"([*?[])", r"[\1]", directory.rstrip("/"))
+        listed, _ = channel.ask("files", patterns=[f"{escaped}/*"])
         paths = [path for path in listed["files"] if _DOCUMENT.fullmatch(Path(path).name)]
         answer, content = channel.ask("contents", paths=paths)
         if len(answer["sizes"]) < len(paths):
@@ -175,7 +176,3 @@ def documents_of(run: Run, directory: str) -> Iterator[Path]:
 
 def _hash(content: bytes | None) -> str:
     return "" if content is None else hashlib.sha256(content).hexdigest()
-
-
-def _escape(path: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", path.rstrip("/"))

@@ -207,7 +207,7 @@ def serve_http(address: str, *, is_open: bool = False) -> None:
     configure_logging()
     gateway = make_application(os.environ, _host_names(host, os.environ))
     tokens, owner = gateway.tokens, StateHome.of(os.environ).owner(os.environ)
-    if not all(_is_loopback(address_) for _, address_ in addresses) and not tokens.names:
+    if not all(ipaddress.ip_address(at[0].partition("%")[0]).is_loopback for _, at in addresses) and not tokens.names:
         raise RunwardError(
             f"{host} can be reached by other machines, and every caller could start any command.",
             "Nothing is served.",
@@ -298,10 +298,6 @@ def _make_first_token(tokens: Tokens, name: str) -> tuple[Path, str]:
         tokens.remove(name)
         raise StateUnusable(file, str(error.strerror)) from error
     return file, token
-
-
-def _is_loopback(at: Any) -> bool:
-    return ipaddress.ip_address(at[0].partition("%")[0]).is_loopback
 
 
 def _parse(address: str) -> tuple[str, int]:

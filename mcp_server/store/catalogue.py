@@ -26,6 +26,7 @@ Heed = Callable[[RunIndex, Sequence[Run]], Callable[[], None]]
 
 _ROWS_AT_ONCE = 500  # written: a process that dies while it makes the index leaves those before to the next
 _RETRY_S = 30.0  # until a file that could not be written is tried again
+_TRIES_TOGETHER = 60  # a second each, of processes that make the index together, and write one by one
 # Linux notes the times of files by this clock, which moves every 4 or 10 ms: what has its present time may change once
 # more and look the same. Some filesystems note only whole seconds.
 CLOCK_OF_FILES, _COARSE_TICK_NS = 5, 2 * 10**9  # CLOCK_REALTIME_COARSE
@@ -97,8 +98,7 @@ class Catalogue:
     def _renew(self, *, is_last: bool) -> RunIndex:
         if self._index is None:
             self._looks = self._version = self._own = None
-            is_shared_out = self._share[1] > 1
-            self._index = RunIndex(None) if is_last else open_index(self._store.home.path, is_shared_out=is_shared_out)
+            self._index = RunIndex(None) if is_last else open_index(self._store.home.path)
             self._look_anew()
         if getattr(self._thread, "needs_look", True):
             self._refresh(self._index)
@@ -259,7 +259,8 @@ class Catalogue:
             return
         stale = [run_id for run_id in self._stale if run_id not in self._unwritten]
         keep = self._heed(index, fresh) if self._heed is not None and fresh else lambda: None
-        if not index.write(self._unwritten.values(), stale, keep):
+        tries = range(1 if self._share[1] == 1 else _TRIES_TOGETHER)
+        if not any(index.write(self._unwritten.values(), stale, keep) for _ in tries):
             self._retry_s = time.monotonic() + _RETRY_S
             return
         for run_id, row in self._unwritten.items():

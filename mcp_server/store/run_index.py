@@ -27,7 +27,7 @@ from mcp_server.record.state import IMPORTED, Run, posix
 from mcp_server.system.files import is_shared_filesystem
 
 _SCHEMA = 3  # raise it with any table of the file, with what a record means, or with what is remembered of one
-_BUSY_S, _BUSY_TOGETHER_S = 1.0, 60.0
+_BUSY_S = 1.0
 _UNUSED_AFTER_S = 30 * 86_400.0  # of another version
 
 
@@ -138,7 +138,7 @@ class RunIndex:
     Where a method raises ``sqlite3.Error``, the file is damaged or out of reach.
     """
 
-    def __init__(self, path: Path | None, *, is_shared_out: bool = False) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.writes = 0  # of this process, which ``read_version`` does not tell
         columns = ", ".join(Row._fields)
@@ -146,9 +146,8 @@ class RunIndex:
         # In this process a row that comes again keeps its id. In the file it gets one that no row ever had: what other
         # tables hold of the former row is nobody's.
         self._again = f"ON CONFLICT (run_id) DO UPDATE SET ({columns}) = (excluded.{', excluded.'.join(Row._fields)})"
-        busy_s = _BUSY_TOGETHER_S if is_shared_out else _BUSY_S
         self._db = sqlite3.connect(
-            path or ":memory:", timeout=busy_s, isolation_level=None, check_same_thread=False, cached_statements=64
+            path or ":memory:", timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=64
         )
         self.close = weakref.finalize(self, self._db.close)  # also without a call, once nobody has the index
         try:
@@ -241,17 +240,14 @@ class RunIndex:
         return dict(self._db.execute(select, values).fetchall())
 
 
-def open_index(home: Path, *, is_shared_out: bool = False) -> RunIndex:
-    """Return the index of a state directory: its file, made where it is missing or broken; else one in memory.
-
-    ``is_shared_out``: several processes write it at once, and wait for each other.
-    """
+def open_index(home: Path) -> RunIndex:
+    """Return the index of a state directory: its file, made where it is missing or broken; else one in memory."""
     path = None
     with contextlib.suppress(OSError):
         path = _find_place(home)
     for attempt in range(2 if path is not None else 0):
         try:
-            return RunIndex(path, is_shared_out=is_shared_out)
+            return RunIndex(path)
         except sqlite3.OperationalError:  # cannot be written, or is locked
             break
         except sqlite3.DatabaseError:

@@ -112,7 +112,8 @@ class RunStore:
         if not _RUN_ID.fullmatch(run_id):
             return None
         directory = self._directories.get(run_id) or RunDir(self.home.runs / run_id)
-        if not _is_run(directory):
+        # A command whose record lost its spec may go on for days, and only a run can be listed and stopped.
+        if not (directory.spec.is_file() or directory.events.is_file()):
             mirrored = (RunDir(mirror / "runs" / run_id) for mirror in self.home.list_mirrors())
             if (found := next((each for each in mirrored if each.spec.is_file()), None)) is None:
                 return None
@@ -389,14 +390,6 @@ def _keep(kept: dict[str, Kept], run_id: str, value: Kept) -> None:
     kept[run_id] = value
     if len(kept) > _MOST_KEPT:
         kept.pop(next(iter(kept)), None)
-
-
-def _is_run(directory: RunDir) -> bool:
-    """Return whether a directory is a run's: by its spec, or where that was removed, by the events of its supervisor.
-
-    Such a command may go on for days, and only a run can be listed and stopped.
-    """
-    return directory.spec.is_file() or directory.events.is_file()
 
 
 def _modified_at(directory: RunDir) -> str:

@@ -353,7 +353,8 @@ def _report_one(
         else:
             # Tags with NaN or infinite values first, then the most recently logged ones.
             odd = {tag: not summary.nan + summary.inf for tag, summary in summaries.items()}
-            order = sorted(summaries, key=lambda tag: (odd[tag], _age(summaries[tag])))
+            age = {tag: math.inf if one.age_s is None else round(one.age_s, -1) for tag, one in summaries.items()}
+            order = sorted(summaries, key=lambda tag: (odd[tag], age[tag]))
             lines, next_step = text.last_value_lines({tag: summaries[tag] for tag in order})
             columns = "tag last[@step]"
     ages = [summary.age_s for summary in summaries.values() if summary.age_s is not None]
@@ -369,10 +370,6 @@ def _report_one(
         notes=_merge_notes([reading], notes),
         next_step=next_step,
     )
-
-
-def _age(summary: SeriesSummary) -> float:
-    return math.inf if summary.age_s is None else round(summary.age_s, -1)
 
 
 def _points(series: Series, most: int) -> list[tuple[int, float]] | None:

@@ -87,7 +87,9 @@ def _find_cause_behind(
     raised = [one for one in near if one.weight >= Weight.PEER and _is_last_of_stream(lines, one, until)]
     if strongest := [one for one in raised if one.weight == Weight.OWN] or raised:
         return replace(choose_cause(lines, strongest), sure=True)
-    logged = [one for one in near if one.weight == Weight.HINT and not _is_survived(lines, one)]
+    logged = [
+        one for one in near if one.weight == Weight.HINT and not _RX.goes_on.search(lines[one.at].text[:FIRST_CHARS])
+    ]
     logged += [
         one
         for at in range(max(notice.start - _LOGGED_LINES, 0), min(until, len(lines)))
@@ -131,10 +133,6 @@ def _read_logged(lines: Sequence[Line], at: int, *, is_near: bool) -> FailureEvi
         kind = exception_kind(raised["name"], raised[0]) if raised else match_error_kind(said)
         said = said[raised.start() :] if raised else said
     return replace(hint_at(lines, at, kind), text=said, tag=_read_stream(text)) if kind else None
-
-
-def _is_survived(lines: Sequence[Line], one: FailureEvidence) -> bool:
-    return bool(_RX.goes_on.search(lines[one.at].text[:FIRST_CHARS]))
 
 
 def _read_stream(text: str) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import re
-import sqlite3
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,14 +35,13 @@ CREATE TABLE IF NOT EXISTS $terms (term INTEGER PRIMARY KEY, short, value COLLAT
 CREATE INDEX IF NOT EXISTS $terms_by_name ON terms (short, value);
 CREATE TABLE IF NOT EXISTS $has (term INTEGER, id INTEGER, PRIMARY KEY (term, id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS $names (sort, name, PRIMARY KEY (sort, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS $figures (metric, id, facts, PRIMARY KEY (metric, id)) WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS $figures (metric, id, facts, PRIMARY KEY (metric, id)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE IF NOT EXISTS $texts USING fts5(body)
 """
-_TEXTS = ("CREATE VIRTUAL TABLE IF NOT EXISTS $texts USING fts5(body)", "CREATE TABLE IF NOT EXISTS $texts (body)")
 _DROP = (
     "DELETE FROM $has WHERE id = ? AND term IN (SELECT value FROM json_each(?))",
     *("DELETE FROM $figures WHERE id = ?", "DELETE FROM $texts WHERE rowid = ?", "DELETE FROM $memory WHERE id = ?"),
 )
-_HOW_TEXTS_ARE = "SELECT sql FROM $master WHERE name = 'texts'"
 _UNKNOWN = "FROM $runs r LEFT JOIN $memory m USING (id) WHERE m.id IS NULL AND NOT r.is_cut_off"
 _SELECT = "SELECT r.run_id, r.id, r.state, r.created_at, r.sweep"
 _FROM = "FROM $runs r CROSS JOIN $memory m USING (id) WHERE NOT r.is_cut_off"
@@ -128,11 +126,6 @@ class Memory:
         for schema in SCHEMAS:
             for statement in _TABLES.split(";\n"):
                 self._run(schema, statement)
-            try:
-                self._run(schema, _TEXTS[0])
-            except sqlite3.OperationalError:  # an SQLite without this search
-                self._run(schema, _TEXTS[1])
-        self._has_words = {schema: self._find_words(schema) for schema in SCHEMAS}
 
     def _run(self, schema: Schema, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """Run a statement whose names with a $ are the tables of one schema."""
@@ -140,11 +133,6 @@ class Memory:
 
     def _run_each(self, schema: Schema, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         self._index.execute_each(_name_tables(schema, statement), rows)
-
-    def _find_words(self, schema: Schema) -> bool:
-        master = "main.sqlite_master" if schema == "main" else "sqlite_temp_master"
-        found = self._index.execute(_HOW_TEXTS_ARE.replace("$master", master))
-        return "VIRTUAL" in str(found[0][0])
 
     def list_unknown(self) -> list[str]:
         """Return the ended runs that are not in the tables, the newest first."""
@@ -251,19 +239,19 @@ class Memory:
     def select(self, question: Question) -> list[Hit]:
         """Return the runs for which all parts of a question hold but its metrics, the newest first; without facts."""
         hits = []
+        select, values = self._write_select(question)
         for schema in SCHEMAS:
-            select, values = self._write_select(schema, question)
             rows = self._run(schema, f"{_SELECT} {select} ORDER BY r.created_at DESC, r.run_id", values)
             hits += [Hit(run_id, schema, *facts) for run_id, *facts in rows]
         return sorted(hits, key=lambda hit: hit.created_at, reverse=True)
 
     def count(self, question: Question) -> int:
         """Return how many runs ``select`` returns."""
-        selects = [(schema, *self._write_select(schema, question)) for schema in SCHEMAS]
-        return sum(self._run(schema, f"SELECT count(*) {select}", values)[0][0] for schema, select, values in selects)
+        select, values = self._write_select(question)
+        return sum(self._run(schema, f"SELECT count(*) {select}", values)[0][0] for schema in SCHEMAS)
 
-    def _write_select(self, schema: Schema, question: Question) -> tuple[str, dict[str, Any]]:
-        conditions = _Conditions(question, self.read_names(), has_words=self._has_words[schema])
+    def _write_select(self, question: Question) -> tuple[str, dict[str, Any]]:
+        conditions = _Conditions(question, self.read_names())
         select = " AND ".join([_FROM, *conditions.parts])
         if question.since_s is not None:  # few are as new
             select = select.replace("r.id IN", "+r.id IN")
@@ -328,7 +316,7 @@ def _name_condition(name: str, names: Names) -> tuple[str, dict[str, Any]]:
 class _Conditions:
     """A question as conditions of a SELECT, ``parts``, and the ``values`` that these name."""
 
-    def __init__(self, question: Question, names: Names, *, has_words: bool) -> None:
+    def __init__(self, question: Question, names: Names) -> None:
         self.parts: list[str] = []
         self.values: dict[str, Any] = {}
         for each in question.comparisons:
@@ -351,9 +339,9 @@ class _Conditions:
             self._hold(_INSIDE.format(f"short = 'cwd' AND {inside}"), path=question.project.rstrip("/"))
         for state in question.not_states:
             self._hold(f"NOT ({_state_condition(state)})")
-        self._hold_words(question, names, has_words=has_words)
+        self._hold_words(question, names)
 
-    def _hold_words(self, question: Question, names: Names, *, has_words: bool) -> None:
+    def _hold_words(self, question: Question, names: Names) -> None:
         values = frozenset(names.values)
         for word in question.words:
             settings = [] if "|" in word else list_meant(word, names.settings)
@@ -363,9 +351,9 @@ class _Conditions:
                 self._hold(inside, **given)
             else:
                 frame = f"({_INSIDE_TEXTS} OR {inside})" if settings else _INSIDE_TEXTS
-                self._hold_word(word, values, has_words=has_words, frame=frame, **given)
+                self._hold_word(word, values, frame, **given)
         for word in question.unlike:
-            self._hold_word(word, {word.lower()}, has_words=has_words, frame=f"NOT {_INSIDE_TEXTS}")
+            self._hold_word(word, {word.lower()}, f"NOT {_INSIDE_TEXTS}")
 
     def _hold_comparison(self, each: Bound, names: Names) -> None:
         name, given = _name_condition(each.name, names)
@@ -386,20 +374,12 @@ class _Conditions:
             condition = " OR ".join(one.format(f":{name}") for name in given)
             self._hold(_INSIDE.format(frame.format(condition)), **given)
 
-    def _hold_word(
-        self, word: str, values: Collection[str], *, has_words: bool, frame: str = _INSIDE_TEXTS, **other: str
-    ) -> None:
+    def _hold_word(self, word: str, values: Collection[str], frame: str, **other: str) -> None:
         """Add that one of the words between bars stands in the text: whole where it is a value, else as a beginning."""
         each = [(one, "") if one.lower() in values else (stem(one), "*") for one in word.split("|")]
-        if has_words:
-            search = " OR ".join('"{}"{}'.format(text.replace('"', " ").strip(), end) for text, end in each)
-            same = "" if "|" in word or word.isalnum() else " AND body LIKE '%' || :like || '%'"  # with its signs
-            self._hold(frame.format(f"texts MATCH :word{same}"), word=search, like=word, **other)
-        else:
-            given = {f"word{number}": text for number, (text, _) in enumerate(each)}
-            self._hold(
-                frame.format(" OR ".join(f"body LIKE '%' || :{name} || '%'" for name in given)), **given, **other
-            )
+        search = " OR ".join('"{}"{}'.format(text.replace('"', " ").strip(), end) for text, end in each)
+        same = "" if "|" in word or word.isalnum() else " AND body LIKE '%' || :like || '%'"  # with its signs
+        self._hold(frame.format(f"texts MATCH :word{same}"), word=search, like=word, **other)
 
 
 def _write_time(posix_s: float) -> str:

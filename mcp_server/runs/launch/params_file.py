@@ -121,7 +121,9 @@ def read_params_file(path: str, cwd: str | None) -> tuple[str, dict[str, Any]]:
         file = _find_file(word, cwd)
         own = _read_values(file)
         for name in own:
-            if inner := next((other for other in values if _is_inside(name, other)), None):
+            if inner := next(
+                (other for other in values if name.startswith(f"{other}.") or other.startswith(f"{name}.")), None
+            ):
                 cause = f"{file} has {name[:200]!r}, and a file before it {inner[:200]!r}: a value and a table."
                 raise BadArgument(_ARGUMENT, cause)
         values |= own
@@ -137,10 +139,6 @@ def name_for_program(params: Mapping[str, Any], files: str, words: Sequence[str]
         return use_verl_names(params)[0]
     except NotOfVerl as error:
         raise BadArgument(_ARGUMENT, f"{files}: {error}.") from None
-
-
-def _is_inside(one: str, other: str) -> bool:
-    return one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
 def _find_file(word: str, cwd: str | None) -> Path:

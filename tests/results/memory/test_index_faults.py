@@ -137,8 +137,8 @@ def test_a_full_disk_while_the_memory_is_written_changes_no_answer(
     home, runs = lab
     opened, whole = RunIndex.__init__, []
 
-    def fill(index: RunIndex, path: Path | None, **how: bool) -> None:
-        opened(index, path, **how)
+    def fill(index: RunIndex, path: Path | None) -> None:
+        opened(index, path)
         if path is not None:
             whole.append(index.execute(f"PRAGMA main.max_page_count = {pages}"))
 
