@@ -177,6 +177,7 @@ class RecordEvent(_Numbered, total=False):
     role: str
     against: str  # the trial in whose pair a run of the incumbent is
     pair: int
+    seed: int
     by: str
     base: str
     commit: str

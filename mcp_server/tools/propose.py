@@ -251,9 +251,9 @@ def _describe(
     sweep_id, behind = seen.sweep.sweep_id, new.base != seen.tip
     next_step = f'wait_run("{sweep_id}", until="decision")'
     if verdict is not None:
-        next_step = "It does not run: propose another change."
+        next_step = "It does not run: propose another change"
     elif name is None:
-        next_step = "Nothing was kept: call propose without dry_run."
+        next_step = "Only checked: call propose without dry_run"
     elif queue < seen.plan.ahead:
         next_step = f"Propose another one, or {next_step}"
     if behind and verdict is None:
@@ -268,7 +268,7 @@ def _describe(
         live=live[:_MOST_LIVE] or None,
         queue=queue,
         kept=describe_kept_trial(seen),
-        next_step=f"{next_step.removesuffix('.')}.",
+        next_step=f"{next_step}.",
     )
 
 

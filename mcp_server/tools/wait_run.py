@@ -75,8 +75,11 @@ async def wait_run(
             outcome = outcome or await _block(ctx, spec, metric, timeout_s, waited_s)
             if outcome.runs and isinstance(outcome.runs[0], Sweep) and outcome.reason not in ("ended", "heartbeat"):
                 await anyio.sleep(_COALESCE_S)
-                together = await _block(ctx, spec, metric, 0)
-                outcome = replace(together, waited_s=outcome.waited_s + _COALESCE_S + together.waited_s)
+                waited_s = outcome.waited_s + _COALESCE_S
+                together = await _block(ctx, spec, metric, 0, waited_s)
+                # None is left where a proposal was noted that was wished for.
+                is_over = together.reason != "heartbeat"
+                outcome = together if is_over else await _block(ctx, spec, metric, timeout_s, waited_s)
         if outcome is None:  # given up, as far as this server can know
             opened.newest_for.clear()
             outcome = await _block(ctx, spec, metric, 0)

@@ -33,13 +33,15 @@ AT = "2026-11-21T15:30:00.000Z"
 class Machine:
     """The noise of one kind, in units of its deviation: ``load`` is an AR(1) process that all runs of a time share.
 
-    ``seeded``: the share of the variance that the seed decides, for every trial alike.
+    ``seeded``: the share of the variance that the seed decides, for every trial alike. ``factor``: the deviation of a
+    trial with a gain, in that of the one it is based on.
     """
 
     chance: random.Random
     draw: Callable[[random.Random], float]
     load: float = 0.0
     seeded: float = 0.0
+    factor: float = 1.0
     memory: float = 0.95
     _level: float = 0.0
     _effects: dict[int, float] = field(default_factory=dict)
@@ -47,12 +49,12 @@ class Machine:
     def pass_time(self) -> None:
         self._level = self.memory * self._level + self.chance.gauss(0, (1 - self.memory**2) ** 0.5)
 
-    def measure(self, level: float, seed: int) -> float:
+    def measure(self, level: float, sd: float, seed: int) -> float:
         own = math.sqrt(1 - self.seeded) * self.draw(self.chance) + self.load * self._level
         if not self.seeded:
-            return level + own
+            return level + sd * own
         effect = self._effects.setdefault(seed, self.chance.gauss(0, 1))
-        return level + own + math.sqrt(self.seeded) * effect
+        return level + sd * (own + math.sqrt(self.seeded) * effect)
 
 
 def draw_normal(chance: random.Random) -> float:
@@ -64,11 +66,13 @@ def draw_heavy(chance: random.Random) -> float:
     return float(chance.gauss(0, 1) / chance.gammavariate(2, 0.5) ** 0.5 / 2**0.5)
 
 
-KINDS: dict[str, tuple[Callable[[random.Random], float], float, float]] = {
-    "normal": (draw_normal, 0.0, 0.0),
-    "heavy tail": (draw_heavy, 0.0, 0.0),
-    "drift": (draw_normal, 1.0, 0.0),
-    "by the seed": (draw_normal, 0.0, 0.95),
+KINDS: dict[str, tuple[Callable[[random.Random], float], float, float, float]] = {
+    "normal": (draw_normal, 0.0, 0.0, 1.0),
+    "heavy tail": (draw_heavy, 0.0, 0.0, 1.0),
+    "drift": (draw_normal, 1.0, 0.0, 1.0),
+    "by the seed": (draw_normal, 0.0, 0.95, 1.0),
+    "shrinking": (draw_normal, 0.0, 0.0, 0.7),
+    "growing": (draw_normal, 0.0, 0.0, 1.3),
 }
 
 
@@ -82,6 +86,7 @@ class Session:
     slots: int = SLOTS
     events: list[RecordEvent] = field(default_factory=list)
     levels: dict[str, float] = field(default_factory=lambda: {"t0": 0.0})
+    sds: dict[str, float] = field(default_factory=lambda: {"t0": 1.0})
     truth: dict[str, float] = field(default_factory=dict)
     original: dict[str, str] = field(default_factory=dict)
 
@@ -104,7 +109,8 @@ class Session:
 
     def propose(self, seen: OpenSweep, gain: float, origin: str = "") -> None:
         name = f"t{len(seen.trials)}"
-        self.truth[name], self.levels[name] = gain, self.levels[seen.tip] + gain
+        self.truth[name], self.levels[name] = gain, self.levels[seen.tip] + gain * self.sds[seen.tip]
+        self.sds[name] = self.sds[seen.tip] * (self.machine.factor if gain else 1.0)
         self.original[name] = origin
         self.note("proposed", trial=name, text=name, by="sim", base=seen.tip, tree=name, origin=origin)
 
@@ -137,7 +143,7 @@ class Session:
             while self.now_s < end_s:
                 self.now_s += 0.25
                 self.machine.pass_time()
-            value = self.machine.measure(self.levels[trial], int(name.rpartition(".")[2]))
+            value = self.machine.measure(self.levels[trial], self.sds[trial], int(name.rpartition(".")[2]))
             self.note("cell_ended", cell=name, run_id=f"r-{name}", state="finished", step=100)
             self.note("cell_measured", cell=name, run_id=f"r-{name}", value=value)
 

@@ -287,8 +287,8 @@ def _with_added(spec: SweepSpec, events: Sequence[RecordEvent]) -> SweepSpec:
         first = spec.cells[0]
         name = event.get("cell", "")
         if event["kind"] == "cell_added" and name not in spec.positions:
-            number = name.rpartition(".")[2]
-            params = {"trial": event.get("trial", ""), **(event.get("params") or {}), "seed": int(number or 0)}
+            seed = event.get("seed", int(name.rpartition(".")[2] or 0))
+            params = {"trial": event.get("trial", ""), **(event.get("params") or {}), "seed": seed}
             found.setdefault(name, Cell(name, first.phase, params, first.launch))
     return replace(spec, cells=(*spec.cells, *found.values())) if found else spec
 

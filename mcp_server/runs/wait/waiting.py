@@ -11,7 +11,7 @@ import anyio
 
 from mcp_server.errors import RunUnreadable
 from mcp_server.record.events import CLEARING, NOTEWORTHY, TROUBLE, Noteworthy, RecordEvent
-from mcp_server.record.sweeps.sweep_state import Sweep, Watched
+from mcp_server.record.sweeps.sweep_state import LIVE, WAITING, Sweep, Watched
 from mcp_server.runs.wait.cursors import Cursor
 
 Until = Literal["event", "decision", "first_step", "end", "condition"]
@@ -32,6 +32,7 @@ _DECISIONS: tuple[Noteworthy, ...] = (
     *("cell_failed", "launch_refused", "outputs_shared", "metric_missing", "phase_done"),  # of a sweep
     *("verdict", "budget_spent", "wants_proposals"),  # of an open one
 )
+_WISH: Noteworthy = "wants_proposals"  # which a proposal settles
 _ALIKE = 2  # failures of cells for one cause that are told one by one
 
 ObserveRuns = Callable[[Sequence[str]], Awaitable[tuple[Watched, ...]]]
@@ -118,10 +119,12 @@ def find_decisions(run: Watched, cursor: Cursor) -> set[Noteworthy]:
     its reader has decided about those.
     """
     known = _find_known_failures(run.news)
-    unseen = (event for event in run.news if event["seq"] > cursor.seq and event["seq"] not in known)
-    # A failed cell of an open sweep has its verdict.
-    told = {"cell_failed"} if isinstance(run, Sweep) and run.spec.open is not None else set()
-    return _unsettled(unseen, run.stop_on) - told
+    unseen = [event for event in run.news if event["seq"] > cursor.seq and event["seq"] not in known]
+    if not isinstance(run, Sweep) or run.spec.open is None:
+        return _unsettled(unseen, run.stop_on)
+    if not any(cell.state in (LIVE, WAITING) for cell in run.cells):
+        unseen += [event for event in run.news[-1:] if event["kind"] == _WISH]  # no wait brings anything
+    return _unsettled(unseen, run.stop_on) - {"cell_failed"}  # which has its verdict
 
 
 def _find_known_failures(events: Iterable[RecordEvent]) -> set[int]:
@@ -148,6 +151,8 @@ def _unsettled(events: Iterable[RecordEvent], stop_on: Iterable[str]) -> set[Not
         kind, cell = event["kind"], event.get("cell")
         if kind == "retrying" or kind in CLEARING:
             pending.difference_update((each, cell) for each in _SETTLED_BY_AN_ATTEMPT)
+        elif kind == "proposed":
+            pending.discard((_WISH, None))
         elif kind == "first_step":
             pending.discard(("first_step_timeout", cell))
         elif kind in _DECISIONS and not _is_stopped_by_policy(event, stop_on):

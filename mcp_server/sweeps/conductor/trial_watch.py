@@ -4,6 +4,7 @@ What is due follows from the events alone, so it is done again without harm by t
 """
 
 import contextlib
+import math
 import subprocess
 import time
 from collections import Counter
@@ -99,7 +100,7 @@ class TrialWatch:
             if name not in noted:
                 self.events.append("proposed", str(facts.pop("text", "")), **{**facts, "trial": name})
             if verdict is not None and name not in told:
-                self.events.append("verdict", f"{name} {verdict}: {why}", trial=name, verdict=verdict, why=why)
+                self._note_verdict(name, verdict, why)
         self._taken |= new.keys()
 
     def _clear_suspects(self, seen: trials.OpenSweep) -> bool:
@@ -111,9 +112,7 @@ class TrialWatch:
             word = next((word for word in ("keep", "discard") if said.lower().startswith(word)), None)
             if trial.verdict == "suspect" and word is not None:
                 verdict, why = trials.CLEARED if word == "keep" else "discarded", f"{said} ({by})"
-                self.events.append(
-                    "verdict", f"{trial.name} {verdict}: {why}", trial=trial.name, verdict=verdict, why=why
-                )
+                self._note_verdict(trial.name, verdict, why)
                 return True
         return False
 
@@ -136,7 +135,8 @@ class TrialWatch:
         added[step.trial] += 1
         beside = f" beside {step.against}" if step.against else ""
         params = dict(seen.trials[step.trial].params) or None
-        facts = {"against": step.against or None, "pair": step.pair or None, "params": params}
+        seed = seen.find_seed(seen.trials[step.trial]) + added[step.trial] - 1
+        facts = {"against": step.against or None, "pair": step.pair or None, "params": params, "seed": seed}
         text = f"{name}: {step.role}{beside}."
         self.events.append("cell_added", text, cell=name, trial=step.trial, role=step.role, **facts)
 
@@ -153,24 +153,18 @@ class TrialWatch:
             else:
                 next_step = "both change the same lines: propose it anew on the tip" if merged is None else merged
                 why = f"{why}; {next_step}"
-        self._note_verdict(seen, step, verdict, why)
+        self._note_verdict(step.trial, verdict, why, **_figures(seen, step))
         return True
 
-    def _note_verdict(self, seen: trials.OpenSweep, step: trials.Decide, verdict: str, why: str) -> None:
-        found, facts = step.judgement, {}
-        if found is not None:
-            facts = {"mean": found.mean, "n": found.n, "gain": found.gain, "t": found.t, "sd": seen.noise.sd}
-        text = f"{step.trial} {verdict}: {why}"
-        facts = {name: value for name, value in facts.items() if value is None or abs(value) < float("inf")}
-        self.events.append("verdict", text, trial=step.trial, verdict=verdict, why=why, **facts)
+    def _note_verdict(self, trial: str, verdict: str, why: str, **facts: Any) -> None:
+        self.events.append("verdict", f"{trial} {verdict}: {why}", trial=trial, verdict=verdict, why=why, **facts)
 
     def _merge(self, seen: trials.OpenSweep, name: str) -> str | None:
         """Propose a trial's change on the tip; return which trial that is, None where both change the same lines."""
         trial, tip, plan = seen.trials[name], seen.trials[seen.tip], seen.plan
         origin = f"{name} on {seen.tip}"
-        if former := next(
-            (t for t, facts in list_proposals(self.directory).items() if facts.get("origin") == origin), ""
-        ):
+        made = list_proposals(self.directory)
+        if former := next((name for name, facts in made.items() if facts.get("origin") == origin), ""):
             return f"{former} is {origin}"
         base = seen.trials[trial.base]
         own = {key: value for key, value in trial.params.items() if base.params.get(key, self) != value}
@@ -204,16 +198,15 @@ class TrialWatch:
         return f"{number} is {origin}"
 
     def _begin_keep(self, seen: trials.OpenSweep, step: trials.Decide) -> None:
-        plan, found = seen.plan, step.judgement
+        plan = seen.plan
         actual = proposals.tip(Path(plan.repository), plan.branch) if plan.base else None
         if actual is not None and actual not in {seen.trials[name].commit for name in seen.kept}:
             why = f"{step.why}, but somebody has moved runward/{plan.branch} to {actual[:7]}"
-            self._note_verdict(seen, step, "behind", why)
+            self._note_verdict(step.trial, "behind", why, **_figures(seen, step))
             return
-        facts = {"mean": found.mean, "n": found.n, "gain": found.gain, "sd": seen.noise.sd} if found is not None else {}
-        commit = seen.trials[step.trial].commit
+        facts = {"trial": step.trial, "commit": seen.trials[step.trial].commit, "former": actual, "why": step.why}
         text = f"{step.trial} is better than {seen.tip}: the tip moves."
-        self.events.append("tip", text, trial=step.trial, commit=commit, former=actual, why=step.why, **facts)
+        self.events.append("tip", text, **facts, **_figures(seen, step))
 
     def _settle_tip(self, seen: trials.OpenSweep) -> None:
         """Move the branch, or see that it is moved, and say so."""
@@ -229,8 +222,7 @@ class TrialWatch:
                 else:
                     verdict, why = "behind", f"{why}, but somebody has moved {branch}"
         facts = {name: event[name] for name in ("mean", "n", "gain", "sd") if name in event}
-        text = f"{trial} {verdict}: {why}"
-        self.events.append("verdict", text, trial=trial, verdict=verdict, why=why, commit=commit, **facts)
+        self._note_verdict(trial, verdict, why, commit=commit, **facts)
 
     def measure(self, sweep: Sweep, cell: CellState, run: Run) -> tuple[Figure, dict[str, Any]]:
         """Return the figure of a run that has ended, with what it changed and its steps.
@@ -247,11 +239,10 @@ class TrialWatch:
             figure = measure(run, self.store, self.scalars, spec.metric, spec.goal, spec.ranking)
         if figure.value is None and not figure.bad_end:
             value = read_printed_value(log, spec.metric or "", MEASURED if plan.measure else "")
-            figure = replace(figure, value=value)
-            if value is not None and value != value:  # noqa: PLR0124 - nan
-                figure = replace(figure, value=None, bad_end="nan")
-            elif value is not None and abs(value) == float("inf"):
-                figure = replace(figure, value=None, bad_end="inf")
+            is_bad = value is not None and not math.isfinite(value)
+            figure = replace(
+                figure, value=None if is_bad else value, bad_end=f"{value}".lstrip("-") if is_bad else None
+            )
         steps = read_printed_value(log, plan.steps) if plan.steps else None
         altered = self._find_changed(plan, cell.cell.name, run)
         if plan.measure and count_lines(log, MEASURED) > 1:  # the sweep prints it once, whoever else prints it cheats
@@ -293,6 +284,15 @@ class TrialWatch:
         for path in trees.iterdir() if trees.is_dir() else ():
             if path.is_dir() and (name := path.name.partition(_START)[0]) not in open_cells:
                 self.drop(OpenPlan.of(sweep.spec), name)
+
+
+def _figures(seen: trials.OpenSweep, step: trials.Decide) -> dict[str, float]:
+    """Return the finite figures of a judgement, ``sd`` that of the noise that its gain was measured in."""
+    if (found := step.judgement) is None:
+        return {}
+    sd = seen.find_noise(seen.find_opponent(seen.trials[step.trial])).sd
+    facts = {"mean": found.mean, "n": found.n, "gain": found.gain, "t": found.t, "sd": sd}
+    return {name: value for name, value in facts.items() if value is not None and math.isfinite(value)}
 
 
 def guard_of(spec: SweepSpec) -> Callable[[CodeSync], None] | None:

@@ -52,21 +52,18 @@ def describe_state(seen: OpenSweep) -> list[str]:
     verdicts = Counter(trial.verdict or "without a verdict" for trial in seen.trials.values() if trial.base)
     lines = [f"{sum(verdicts.values())} trials: {', '.join(f'{n} {each}' for each, n in verdicts.most_common())}."]
     if seen.noise.df:
-        lines.append(f"Noise: sd {significant(seen.noise.sd, 2):g} of single runs, {seen.noise.df} degrees of freedom.")
+        sd, df = significant(seen.noise.sd, 2), seen.noise.df
+        lines.append(f"Noise: sd {sd:g} of single runs like those of {tip.name}, {df:.0f} degrees of freedom.")
     if len(seen.kept) > 1:
-        taken = (
-            f": git merge runward/{seen.plan.branch} takes {'its code' if tip.params else 'it'}"
-            if seen.plan.base
-            else ""
-        )
+        what = "its code" if tip.params else "it"
+        taken = f": git merge runward/{seen.plan.branch} takes {what}" if seen.plan.base else ""
         besides = f". It ran with {write_params(tip.params)}, which no merge brings" if tip.params else ""
         lines.append(f"{tip.name} was kept last{taken}{besides}.")
     waiting = [trial.name for trial in seen.trials.values() if trial.verdict == "suspect"]
     if waiting:
         keep = f'launch_sweep(name="{name}", notes={{"{waiting[0]}": "keep: …"}})'
-        lines.append(
-            f"{join_some(waiting, 3)}: too good. Who did not propose it reads its diff, then {keep}, or discard."
-        )
+        reader = "Who did not propose it reads its diff"
+        lines.append(f"{join_some(waiting, 3)}: too good. {reader}, then {keep}, or discard.")
     return lines
 
 

@@ -79,6 +79,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
+def _are_limits(value: Any) -> bool:
+    return isinstance(value, Mapping) and {*value} <= {"peak_gpu_mib"} and all(map(_is_number, value.values()))
+
+
 _CHANGEABLE = ("budget", "hours", "stop_after", "ahead")  # where a sweep goes on
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "budget": (_is_whole(1, _MOST_TRIALS), f"a number of trials, 1 to {_MOST_TRIALS:,}"),
@@ -92,12 +96,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "baseline_runs": (_is_whole(1, _MOST_RUNS), f"a number of runs, 1 to {_MOST_RUNS}"),
     "suspect_sd": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     "steps": (_is_text, "the name of a printed count"),
-    "limits": (
-        lambda value: (
-            isinstance(value, Mapping) and {*value} <= {"peak_gpu_mib"} and all(map(_is_number, value.values()))
-        ),
-        'an object such as {"peak_gpu_mib": 46000}',
-    ),
+    "limits": (_are_limits, 'an object such as {"peak_gpu_mib": 46000}'),
     "ahead": (_is_whole(0, _MOST_TRIALS), "a number of proposals"),
     "ledger": (lambda value: value is False or _is_text(value), "a path in the project, or false"),
     "stop_after": (_is_whole(1, _MOST_TRIALS), "a number of trials"),
@@ -111,18 +110,16 @@ def parse_open(search: Mapping[str, Any]) -> OpenPlan:
         if name not in _CHECKS:
             near = ", ".join(find_near_names(name, list(_CHECKS)))
             remedy = "An open sweep has no space: its agents propose." if name == "space" else near and f"Near: {near}."
-            raise BadArgument(
-                "search", f"strategy open has no field {name[:40]!r}; there are {', '.join(_CHECKS)}.", remedy
-            )
+            cause = f"strategy open has no field {name[:40]!r}; there are {', '.join(_CHECKS)}."
+            raise BadArgument("search", cause, remedy)
         check, meant = _CHECKS[name]
         if not check(value):
             raise BadArgument("search", f"{name} must be {meant}, not {value!r:.60}.", LANGUAGE)
     if "budget" not in given and "hours" not in given:
         raise BadArgument("search", "strategy open needs budget (trials) or hours: either ends it.", LANGUAGE)
     if given.get("repeats") == 1:
-        raise BadArgument(
-            "search", "repeats: 1 pair proves nothing.", "At least 2 pairs keep a trial; 0: one run decides."
-        )
+        remedy = "At least 2 pairs keep a trial; 0: one run decides."
+        raise BadArgument("search", "repeats: 1 pair proves nothing.", remedy)
     if "ledger" in given:
         given["ledger"] = given["ledger"] or ""
     return OpenPlan(**given | {name: tuple(given[name]) for name in ("paths", "protect") if name in given})

@@ -86,9 +86,10 @@ def _judge_end(
     if cell.state not in ("finished", "timed_out"):
         failure = end.get("failure") or {}
         told = ": ".join(filter(None, (failure.get("kind"), failure.get("line"))))
+        told = (told or str(end.get("text") or cell.state).removeprefix(f"{cell.cell.name}: ")).rstrip(". ")
         advice = failure.get("correction") or failure.get("advice")  # another proposal follows, no launch
-        why = ". ".join(filter(None, ((told or str(end.get("text") or cell.state)).rstrip(". "), advice)))
-        return "crash", shorten_facts(why, _LINE_CHARS)
+        why = f"{told}{' ' if told[-1:] in {*'?!'} else '. '}{advice}" if advice else told
+        return "stopped" if cell.state == "killed" else "crash", shorten_facts(why, _LINE_CHARS)
     if measured is None:
         return None, ""
     if end.get("params"):

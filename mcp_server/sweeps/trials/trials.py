@@ -5,7 +5,7 @@ Whoever conducts it next comes to the same step, so that none is left out and no
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,15 +14,16 @@ from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import posix
 from mcp_server.record.sweeps.sweep_state import SKIPPED, CellState, Sweep
 from mcp_server.sweeps.trials.open_plan import BASELINE, OpenPlan
-from mcp_server.sweeps.trials.statistics import Noise, drifts, pool
+from mcp_server.sweeps.trials.statistics import Noise, drifts, pool_near
 from mcp_server.sweeps.trials.trial_runs import MOST_AGAIN, TrialRun, list_runs
-from mcp_server.sweeps.trials.verdicts import NEAR, Judgement, Rule, TrialEvidence, judge
+from mcp_server.sweeps.trials.verdicts import Judgement, Rule, TrialEvidence, judge
 from mcp_server.text.formatting import join_some
 
 ON_MERIT = ("kept", "discarded", "undecided", "behind")
 CLEARED = "cleared"  # of a suspect: somebody has read its diff
 APART = "apart"  # it does not merge with the tip: its base is what it can be compared with
 _FLAGS: Mapping[str, str] = {CLEARED: "is_cleared", APART: "is_apart"}  # after these the trial goes on
+_NEAR = 3  # runs of a drifting incumbent, or on one host, the newest, which a screen is compared with
 _MOST_IDLE = 12  # runs of the incumbent, up to which a free lease measures it once more
 # The seed decides where the variance between runs of one seed is below this share of that between others; with this df.
 _ALIKE, _FEWEST_ALIKE = 0.2, 3
@@ -110,6 +111,7 @@ class OpenSweep:
     tip: str = BASELINE
     pending: RecordEvent | None = None
     verdicts: Sequence[str] = ()
+    _seeded: dict[str, bool | None] = field(default_factory=dict)
 
     @property
     def rule(self) -> Rule:
@@ -122,10 +124,24 @@ class OpenSweep:
         runs = (run for run in self.trials[trial].runs if run.end == "counted")
         return [run.value for run in runs if run.role != "screen" or self.plan.repeats == 0]
 
-    @cached_property
+    @property
     def noise(self) -> Noise:
-        """The deviation of single runs, pooled over all trials."""
-        return pool(self.list_counted(name) for name in self.trials)
+        """The deviation of single runs like those of the best trial."""
+        return self.find_noise(self.tip)
+
+    def find_noise(self, opponent: str) -> Noise:
+        """Return the deviation of single runs like those of an incumbent: a change that is kept may change it."""
+        return self._pool(self._singles, opponent)
+
+    def _pool(self, groups: Iterable[tuple[str, Sequence[float]]], opponent: str) -> Noise:
+        """Return the deviation inside of groups like an incumbent's; each has the name of the one it belongs to."""
+        places = {name: place for place, name in enumerate(self.kept)}
+        return pool_near((abs(places[name] - places[opponent]), values) for name, values in groups)
+
+    @cached_property
+    def _singles(self) -> Sequence[tuple[str, Sequence[float]]]:
+        places = {name: name if name in self.kept else self.find_opponent(each) for name, each in self.trials.items()}
+        return [(place, self.list_counted(name)) for name, place in places.items()]
 
     @property
     def has_hosts(self) -> bool:
@@ -137,7 +153,7 @@ class OpenSweep:
         """Why the differences of pairs count alone: on each of several hosts, or in a drift, runs are more alike."""
         if self.has_hosts:
             return "the hosts may differ"
-        return "the incumbent drifts" if drifts(self.list_counted(name) for name in self.kept) else ""
+        return "runs near in time are more alike" if drifts(self.list_counted(name) for name in self.kept) else ""
 
     @cached_property
     def kept(self) -> list[str]:
@@ -184,13 +200,14 @@ class OpenSweep:
 
         That is of the run beside it, or where the seed decides, of the run with its seed.
         """
-        runs = [run for run in self.trials[trial].runs if run.role == "pair" and run.end == "counted"]
-        if self.is_seeded:
-            others = self.by_seed(self.find_opponent(self.trials[trial]))
-            return [(run.value, others.get(run.seed)) for run in runs]
-        own = {run.pair: run.value for run in runs}
+        if not (runs := [run for run in self.trials[trial].runs if run.role == "pair" and run.end == "counted"]):
+            return []
+        opponent = self.find_opponent(self.trials[trial])
+        if self.is_seeded(opponent):
+            seeds = self.by_seed(opponent)
+            return [(run.value, seeds.get(run.seed)) for run in runs]
         beside = {run.pair: run.value for run in self._beside.get(trial, ()) if run.end == "counted"}
-        return [(value, beside.get(pair)) for pair, value in sorted(own.items())]
+        return [(run.value, beside.get(run.pair)) for run in runs]
 
     @cached_property
     def _beside(self) -> Mapping[str, Sequence[TrialRun]]:
@@ -202,51 +219,60 @@ class OpenSweep:
                     found.setdefault(run.against, []).append(run)
         return found
 
-    def find_screen(self, trial: OpenTrial) -> tuple[float, float | None]:
-        """Return the first run's value, NaN without one, and the incumbent's, if it is compared with a part of them.
-
-        Where the seed decides that is its run with this seed; on several hosts the mean of the newest ones on this.
-        """
+    def find_screen(self, trial: OpenTrial) -> tuple[float, Sequence[float], str]:
+        """Return the first run's value, NaN without one, the incumbent's to compare it with, and which, if not all."""
         screens = [run for run in trial.runs if run.role == "screen" and run.end == "counted"]
         if not screens:
-            return math.nan, None
+            return math.nan, (), ""
         last, opponent = screens[-1], self.find_opponent(trial)
-        if self.is_seeded:
-            return last.value, self.by_seed(opponent).get(last.seed)
+        is_seeded, beside = self.is_seeded(opponent), self.by_seed(opponent).get(last.seed)
         runs = [run for run in self.trials[opponent].runs if run.end == "counted" and run.role != "screen"]
-        near = [run.value for run in runs if run.host == last.host] if self.has_hosts else []
-        return last.value, statistics.fmean(near[-NEAR:]) if near else None
+        if beside is not None and is_seeded is None and not self.has_hosts:  # a seed that is a bad one hides no gain
+            is_seeded = self.rule.sign * (beside - statistics.fmean(run.value for run in runs)) < 0
+        if beside is not None and is_seeded:
+            return last.value, [beside], "its run with this seed"
+        if near := [run.value for run in runs if run.host == last.host][-_NEAR:] if self.has_hosts else []:
+            return last.value, near, "the newest on its host"
+        known = [run.value for run in runs]
+        return (last.value, known[-_NEAR:], "the newest") if self.alone else (last.value, known, "")
+
+    def find_seed(self, trial: OpenTrial) -> int:
+        """Return the seed of a trial's next run: the first ones are those of the same files, proposed before."""
+        same = (each for each in self.trials.values() if (each.tree, each.params) == (trial.tree, trial.params))
+        return sum(len(each.runs) for each in same)
 
     def by_seed(self, trial: str) -> dict[int, float]:
         """Return the values of a trial that count, the screen's too, by their seeds."""
         return {run.seed: run.value for run in self.trials[trial].runs if run.end == "counted"}
 
-    @cached_property
-    def is_seeded(self) -> bool:
-        """Whether runs of one seed are so alike, also of different trials, that the seed decides most of a value.
+    def is_seeded(self, opponent: str) -> bool | None:
+        """Return whether runs of one seed are so alike, also of different trials, that it decides most of a value.
 
-        A trial with one run counts with its whole gain.
+        A trial with one run counts with its whole gain. None: not known yet.
         """
-        noise, alike = self.noise, self._seed_noise
-        return min(noise.df, alike.df) >= _FEWEST_ALIKE and alike.sd**2 <= _ALIKE * 2 * noise.sd**2
+        if opponent not in self._seeded:
+            noise, alike = self.find_noise(opponent), self._pool(self._seed_differences, opponent)
+            is_known = min(noise.df, alike.df) >= _FEWEST_ALIKE
+            self._seeded[opponent] = alike.sd**2 <= _ALIKE * 2 * noise.sd**2 if is_known else None
+        return self._seeded[opponent]
 
     @cached_property
-    def _seed_noise(self) -> Noise:
-        """The deviation of the differences between runs of one seed, of each trial and what it is compared with."""
+    def _seed_differences(self) -> Sequence[tuple[str, Sequence[float]]]:
+        """The differences between runs of one seed, of each trial and what it is compared with."""
         groups = []
         for trial in self.started:
-            others = self.by_seed(self.find_opponent(trial))
+            others = self.by_seed(opponent := self.find_opponent(trial))
             found = [value - others[seed] for seed, value in self.by_seed(trial.name).items() if seed in others]
-            groups.append(found if len(found) > 1 else [*found, *(-one for one in found)])  # of one: from no gain
-        return pool(groups)
+            groups += [(opponent, found if len(found) > 1 else [*found, *(-one for one in found)])]  # one: from no gain
+        return groups
 
-    @cached_property
-    def differences(self) -> Noise:
-        """The deviation of the differences of pairs, pooled over all trials."""
-        if self.is_seeded:
-            return self._seed_noise
-        pairs = ([one - other for one, other in self.list_pairs(name) if other is not None] for name in self.trials)
-        return pool(pairs)
+    def find_pair_noise(self, opponent: str) -> Noise:
+        """Return the deviation of the differences of pairs like those with an incumbent."""
+        if self.is_seeded(opponent):
+            return self._pool(self._seed_differences, opponent)
+        pairs = [(self.find_opponent(trial), self.list_pairs(trial.name)) for trial in self.started]
+        found = ((name, [one - other for one, other in each if other is not None]) for name, each in pairs)
+        return self._pool(found, opponent)
 
 
 def read_trials(sweep: Sweep) -> OpenSweep:
@@ -271,11 +297,9 @@ def read_trials(sweep: Sweep) -> OpenSweep:
             told.setdefault(name, {}).update(facts, why=own.get("why", ""), **flags)
             verdicts += [] if flags else [str(verdict)]
     runs = list_runs(sweep, plan, trials)
-    found = {
-        name: replace(trial, is_over=sweep.ended, runs=runs[name], **told.get(name, {}))
-        for name, trial in trials.items()
-    }
-    return OpenSweep(sweep, plan, found, tip, pending, verdicts)
+    for name, trial in trials.items():
+        trials[name] = replace(trial, is_over=sweep.ended, runs=runs[name], **told.get(name, {}))
+    return OpenSweep(sweep, plan, trials, tip, pending, verdicts)
 
 
 def make_trial(name: str, facts: Mapping[str, Any]) -> OpenTrial:
@@ -310,7 +334,8 @@ def find_steps(seen: OpenSweep, room: int, now_s: float, *, is_idle: bool = Fals
         if room >= 0:
             chosen.append(step)
     if due or not is_spent:
-        return chosen or (_measure_idle(seen) if is_idle and not due else [])
+        is_known = len(seen.trials[seen.tip].runs) >= _MOST_IDLE
+        return chosen if due or not is_idle or is_known or seen.queued else [AddRun(seen.tip, "idle")]
     is_over = all(run.end is not None for trial in seen.trials.values() for run in trial.runs)
     return [EndSweep("finished", f"The budget is spent: {describe_kept(seen)}")] if is_over else []
 
@@ -330,16 +355,11 @@ def judge_baseline(seen: OpenSweep) -> EndSweep | None:
     return EndSweep("failed", f"{BASELINE} gave no {seen.sweep.spec.metric}: {bad[0].end}: {bad[0].why}")
 
 
-def _measure_idle(seen: OpenSweep) -> list[Step]:
-    is_measured = len(seen.trials[seen.tip].runs) >= _MOST_IDLE or seen.queued
-    return [] if is_measured else [AddRun(seen.tip, "idle")]
-
-
 def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     if seen.pending is not None and seen.pending.get("trial") == trial.name:
         return  # its conductor settles it
-    bad = next((run for run in trial.runs if run.role in ("screen", "pair") and _is_failure(run)), None)
-    if bad is not None:
+    own = (run for run in trial.runs if run.role in ("screen", "pair"))
+    if (bad := next((run for run in own if run.end not in (None, "counted", "contended")), None)) is not None:
         yield Decide(trial.name, str(bad.end), f"{bad.cell.cell.name}: {bad.why}")
         return
     opponent = seen.find_opponent(trial)
@@ -349,10 +369,12 @@ def _advance(seen: OpenSweep, trial: OpenTrial) -> Iterator[Step]:
     yield from due
     if due or any(_list_slot(seen, each)[-1].end is None for each in wanted):
         return
-    screen, beside = seen.find_screen(trial)
+    screen, rivals, which = seen.find_screen(trial)
+    is_seeded = bool(seen.is_seeded(opponent))
+    alone = "they share the seed, which decides" if is_seeded else seen.alone
     evidence = TrialEvidence(
-        *(screen, seen.list_counted(opponent), seen.noise, pairs, seen.differences),
-        *(seen.alone, seen.is_seeded, beside, trial.is_cleared),
+        *(screen, seen.list_counted(opponent), seen.find_noise(opponent), pairs, seen.find_pair_noise(opponent)),
+        *(alone, is_seeded, rivals, which, trial.is_cleared),
     )
     found = judge(seen.rule, evidence, opponent)
     is_late = opponent != seen.tip and (found.kind == "better" or not trial.is_apart)
@@ -388,14 +410,10 @@ def _pair(seen: OpenSweep, trial: OpenTrial, opponent: str, number: int) -> Iter
     """
     yield AddRun(trial.name, "pair", pair=number)
     own = next((run for run in trial.runs if (run.role, run.pair) == ("pair", number)), None)
-    seed = len(trial.runs) if own is None else own.seed
+    seed = seen.find_seed(trial) if own is None else own.seed
     is_early = seen.has_hosts and (own is None or own.cell.run_id is None)
-    if not is_early and not (seen.is_seeded and seed in seen.by_seed(opponent)):
+    if not is_early and not (seen.is_seeded(opponent) and seed in seen.by_seed(opponent)):
         yield AddRun(opponent, "incumbent", trial.name, number)
-
-
-def _is_failure(run: TrialRun) -> bool:
-    return run.end not in (None, "counted", "contended")
 
 
 def _list_slot(seen: OpenSweep, place: AddRun) -> list[TrialRun]:

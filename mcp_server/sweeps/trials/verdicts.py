@@ -12,16 +12,16 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
-from mcp_server.sweeps.trials.statistics import Noise, find_quantile
+from mcp_server.sweeps.trials.statistics import Noise, find_quantile, pool
 from mcp_server.text.formatting import significant
 
 CHANCE = 0.05  # of a trial that is no better, over all looks
 _LEAST_SD = 0.75  # by which a first run, and then the mean, has to be better, else the trial is not worth more runs
 _HOPE = 0.1  # the least chance to be kept in the end that is worth another pair
 _FEWEST_DIFFERENCES = 3  # degrees of freedom, from which on the noise between runs of a pair is known
-NEAR = 3  # runs of a drifting incumbent, or on one host, the newest, which a screen is compared with
 _FEWEST = 2  # pairs before a trial is kept
 
 Kind = Literal["pair", "better", "discarded", "undecided", "suspect"]
@@ -43,8 +43,8 @@ class TrialEvidence:
 
     ``pairs``: the trial's value and the incumbent's beside it, None where that run failed. ``differences``: the noise
     of these differences over all trials. ``alone``: why they count alone, else empty. ``is_seeded``: they are of runs
-    with one seed. ``beside``: the incumbent's value for the screen, if not that of all its runs. ``is_cleared``:
-    somebody looked at a gain that was too good.
+    with one seed. ``rivals``: the incumbent's values for the screen, if not all, and ``which`` they are.
+    ``is_cleared``: somebody looked at a gain that was too good.
     """
 
     screen: float
@@ -54,16 +54,20 @@ class TrialEvidence:
     differences: Noise = field(default_factory=Noise)
     alone: str = ""
     is_seeded: bool = False
-    beside: float | None = None
+    rivals: Sequence[float] = ()
+    which: str = ""
     is_cleared: bool = False
 
     @property
     def unit(self) -> float:
         """The deviation in which gains are measured that are worth more runs: as pairs see it, which prove them.
 
-        What two runs side by side share, a load of the machine, hides no gain from them.
+        What two runs side by side share, a load of the machine, hides no gain from them. Nor does the noise of other
+        code: where the incumbent's own runs are more alike, by chance or not, more of them say which.
         """
-        return self.differences.sd if self.is_seeded else min(self.noise.sd, self.of_pairs.sd / math.sqrt(2))
+        own = pool([self.incumbent])
+        least = min(self.noise.sd, self.of_pairs.sd / math.sqrt(2), own.sd if own.df else math.inf)
+        return self.differences.sd if self.is_seeded else least
 
     @property
     def of_pairs(self) -> Noise:
@@ -91,31 +95,31 @@ def judge(rule: Rule, seen: TrialEvidence, name: str = "the incumbent") -> Judge
         return _judge_screen(rule, seen, name)
     own, looks = [one for one, _ in seen.pairs], len(seen.pairs)
     differences = [one - other for one, other in seen.pairs if other is not None]
-    runs = looks
-    if (seen.alone or seen.is_seeded) and differences:
+    runs, mean = looks, statistics.fmean(own)
+    if seen.alone and differences:
         gain, noise, others = rule.sign * statistics.fmean(differences), seen.of_pairs, math.inf
         runs = len(differences)
     else:
-        gain = rule.sign * (statistics.fmean(own) - statistics.fmean(seen.incumbent))
+        gain = rule.sign * (mean - statistics.fmean(seen.incumbent))
         noise, others = seen.noise, len(seen.incumbent)
-    mean = statistics.fmean(own)
     error = noise.sd * math.sqrt(1 / runs + 1 / others)
     above = gain - rule.min_gain
     t = above / error if error else math.copysign(math.inf, above) if above else 0.0
     most = find_quantile(CHANCE / max(1, rule.repeats - _FEWEST + 1), noise.df) if noise.df else math.inf
-    told = _tell(rule, seen, name, mean, looks, gain)
+    told = _tell(rule, seen, name, own, seen.incumbent, gain) + (seen.alone and f", by pairs alone: {seen.alone}")
+    proof, end = f"{told}, t {t:.3g} of {most:.3g}", partial(Judgement, mean=mean, n=looks, gain=gain, t=t)
     beside = rule.sign * statistics.fmean(differences) if differences else gain
     # The machine may have been another one when the incumbent's other runs were made: nothing is given up for that.
     best = max(gain, beside)
     if best <= max(rule.min_gain, _LEAST_SD * seen.unit):
-        return Judgement("discarded", f"{told}: not better by {_LEAST_SD:g} sd", mean, looks, gain, t)
+        return end("discarded", f"{told}: not better by {_LEAST_SD:g} sd")
     if looks >= min(_FEWEST, rule.repeats) and noise.df and t >= most:
-        return Judgement("better", f"{told}, t {t:.3g} of {most:.3g}", mean, looks, gain, t)
+        return end("better", proof)
     if looks >= rule.repeats:
-        return Judgement("undecided", f"{told}, t {t:.3g} of {most:.3g} after {looks} pairs", mean, looks, gain, t)
+        return end("undecided", f"{proof} after {looks} pairs")
     if noise.df and _find_hope(best - rule.min_gain, most * noise.sd, noise.sd, looks, others, rule.repeats) < _HOPE:
-        return Judgement("discarded", f"{told}: more pairs would hardly prove it", mean, looks, gain, t)
-    return Judgement("pair", told, mean, looks, gain, t)
+        return end("discarded", f"{told}: more pairs would hardly prove it")
+    return end("pair", told)
 
 
 def _find_hope(gain: float, most: float, sd: float, looks: int, others: float, repeats: int) -> float:
@@ -129,24 +133,29 @@ def _find_hope(gain: float, most: float, sd: float, looks: int, others: float, r
 
 
 def _judge_screen(rule: Rule, seen: TrialEvidence, name: str) -> Judgement:
-    near = seen.incumbent[-NEAR:] if seen.alone else seen.incumbent
-    gain = rule.sign * (seen.screen - (statistics.fmean(near) if seen.beside is None else seen.beside))
-    told = _tell(rule, seen, name, seen.screen, 1, gain)
+    rivals = seen.rivals or seen.incumbent
+    gain = rule.sign * (seen.screen - statistics.fmean(rivals))
+    told = _tell(rule, seen, name, [seen.screen], rivals, gain, seen.which and f", {seen.which}")
+    end = partial(Judgement, mean=seen.screen, n=1, gain=gain)
     if seen.noise.sd and gain > rule.suspect_sd * seen.noise.sd and not seen.is_cleared:
-        return Judgement("suspect", f"{told}, above {rule.suspect_sd:g} sd: too good", seen.screen, 1, gain)
+        return end("suspect", f"{told}, above {rule.suspect_sd:g} sd: too good")
     if rule.repeats == 0:
-        is_better = gain > rule.min_gain
-        return Judgement("better" if is_better else "discarded", f"{told}, by one run", seen.screen, 1, gain)
+        return end("better" if gain > rule.min_gain else "discarded", f"{told}, by one run")
     if gain <= max(rule.min_gain, _LEAST_SD * seen.unit):
-        return Judgement("discarded", f"{told}: its first run is not better by {_LEAST_SD:g} sd", seen.screen, 1, gain)
-    return Judgement("pair", told, seen.screen, 1, gain)
+        return end("discarded", f"{told}: its first run is not better by {_LEAST_SD:g} sd")
+    return end("pair", told)
 
 
-def _tell(rule: Rule, seen: TrialEvidence, name: str, mean: float, n: int, gain: float) -> str:
+def _tell(
+    rule: Rule,
+    seen: TrialEvidence,
+    name: str,
+    own: Sequence[float],
+    others: Sequence[float],
+    gain: float,
+    which: str = "",
+) -> str:
     """Return both means, n, and the gain in units of the noise."""
-    sd = seen.noise.sd
-    by = f"{gain / sd:+.2g} sd" if sd else f"{significant(rule.sign * gain):+g}, noise 0"
-    drift = f", by pairs alone: {seen.alone}" if seen.alone else ""
-    drift = ", by runs of one seed alone: it decides" if seen.is_seeded else drift
-    other = statistics.fmean(seen.incumbent)
-    return f"{significant(mean):g} (n {n}) against {name} {significant(other):g} (n {len(seen.incumbent)}): {by}{drift}"
+    by = f"{gain / seen.noise.sd:+.2g} sd" if seen.noise.sd else f"{significant(rule.sign * gain):+g}, noise 0"
+    mean, other = (significant(statistics.fmean(values)) for values in (own, others))
+    return f"{mean:g} (n {len(own)}) against {name} {other:g} (n {len(others)}{which}): {by}"

@@ -9,6 +9,8 @@ import pytest
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
+from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweeps.sweep_state import CellState, Sweep
 from mcp_server.recovery.policy import normalize_policy
 from mcp_server.runs.wait.cursors import Cursor
 from mcp_server.runs.wait.waiting import find_decisions, needs_decision
@@ -99,3 +101,22 @@ def test_an_end_is_a_decision_once(state: RunState) -> None:
     assert needs_decision(ended, Cursor())
     assert not needs_decision(ended, Cursor(2, state))
     assert needs_decision(run("started", state="lost"), Cursor(1, "running")), "an end without an event"
+
+
+def open_sweep(*kinds: str, state: str = "finished") -> Sweep:
+    spec = SweepSpec("s", "s", cells=(Cell("t0.0", "1"),), metric="loss", goal="min", open={"budget": 9})
+    events = tuple(RecordEvent(seq=seq, kind=kind, at="") for seq, kind in enumerate(kinds, 1))  # type: ignore[typeddict-item]
+    return Sweep(spec, "running", (CellState(spec.cells[0], 1, state=state),), events)
+
+
+def test_a_proposal_settles_the_wish_for_one() -> None:
+    assert find_decisions(open_sweep("conducting", "wants_proposals", state="live"), Cursor()) == {"wants_proposals"}
+    settled = open_sweep("conducting", "wants_proposals", "proposed", state="live")
+    assert find_decisions(settled, Cursor()) == set()
+
+
+def test_an_open_sweep_in_which_nothing_runs_or_waits_says_so_to_each_wait() -> None:
+    idle = open_sweep("conducting", "verdict", "wants_proposals")
+    assert find_decisions(idle, Cursor(seq=3)) == {"wants_proposals"}, "no wait brings anything"
+    live = open_sweep("conducting", "verdict", "wants_proposals", state="live")
+    assert find_decisions(live, Cursor(seq=3)) == set(), "it was answered before"

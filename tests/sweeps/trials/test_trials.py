@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from mcp_server.record.events import RecordEvent
 from mcp_server.record.state import Liveness
 from mcp_server.record.sweeps.sweep_ranking import find_best
@@ -234,24 +236,85 @@ def test_a_trial_on_a_discarded_one_is_compared_with_the_tip() -> None:
     assert loop.steps()[1] == AddRun("t0", "incumbent", "t2", 1)
 
 
+def test_after_a_kept_change_that_cuts_the_noise_gains_are_measured_in_the_new_one() -> None:
+    loop = Loop()
+    loop.measure_base(1.3, 0.8, 1.05, 0.85)
+    loop.propose("t1")
+    for seed, values in enumerate(((0.2,), (0.2, 1.0), (0.205, 0.9), (0.195, 1.1))):
+        assert len(loop.steps()) == len(values), seed
+        loop.add(*values)
+        if loop.steps() and isinstance(loop.steps()[0], Decide):
+            break
+    loop.note("verdict", trial="t1", verdict="kept", why="better")
+    for number, value in enumerate((0.2, 0.205, 0.195, 0.2), 3):
+        loop.note("cell_added", cell=f"t1.{number}", trial="t1", role="idle")
+        loop.end(f"t1.{number}", value)
+    assert loop.look().find_noise("t0").sd > 0.1
+    assert loop.look().noise.sd == pytest.approx(0.0042, abs=0.0005)
+    loop.propose("t2", "t1")
+    loop.add(0.18)
+    assert loop.steps()[0] == AddRun("t2", "pair", pair=1), "nearly five deviations of the incumbent"
+
+
+def test_a_bad_seed_of_all_first_runs_hides_no_gain_before_it_is_known_whether_the_seed_decides() -> None:
+    loop = Loop()
+    loop.measure_base(1.10, 0.98, 1.02, 0.99)
+    loop.propose("t1")
+    loop.add(1.03)
+    assert loop.steps()[0] == AddRun("t1", "pair", pair=1), "better than the base's run with this seed"
+    for number, value in enumerate((1.2, 0.9, 1.12), 2):
+        loop.note("verdict", trial=f"t{number - 1}", verdict="discarded")
+        loop.propose(f"t{number}")
+        loop.add(value)
+    loop.note("verdict", trial="t4", verdict="discarded")
+    loop.propose("t5")
+    loop.add(1.03)
+    assert loop.look().is_seeded("t0") is False
+    assert loop.decide().why.startswith("1.03 (n 1) against t0 1.022 (n 4): ")
+
+
+def test_what_is_proposed_again_runs_with_other_seeds() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.add(1.02)
+    loop.note("verdict", trial="t1", verdict="discarded")
+    loop.note("proposed", trial="t2", text="again", by="ada", base="t0", commit="ct1", tree="t1")
+    seen = loop.look()
+    assert [seen.find_seed(seen.trials[name]) for name in ("t0", "t1", "t2")] == [4, 1, 1]
+    loop.note("cell_added", cell="t2.0", trial="t2", role="screen", seed=1)
+    assert loop.look().trials["t2"].runs[0].cell.params["seed"] == 1
+
+
+def test_a_run_that_somebody_stops_stops_its_trial_and_is_no_crash_of_the_idea() -> None:
+    loop = Loop()
+    loop.measure_base()
+    loop.propose("t1")
+    loop.note("cell_added", cell="t1.0", trial="t1", role="screen")
+    loop.note("cell_started", cell="t1.0", run_id="r-t1.0")
+    loop.note("cell_ended", cell="t1.0", run_id="r-t1.0", state="killed", text="t1.0: killed (it only sleeps)")
+    step = loop.decide()
+    assert (step.verdict, step.why) == ("stopped", "t1.0: killed (it only sleeps)")
+
+
 def test_where_the_seed_decides_a_trial_is_compared_with_the_run_of_its_seed() -> None:
     loop = Loop()
     loop.measure_base(1.30, 0.80, 1.05, 0.85)  # the first seed is the worst of all
     for number, value in enumerate((1.31, 1.29, 1.30, 1.31), 1):
         loop.propose(f"t{number}")
         loop.add(value)
-        assert loop.look().is_seeded == (number > 2)
+        assert loop.look().is_seeded("t0") == (True if number > 2 else None)
         verdict = loop.decide()
         assert verdict.verdict == "discarded"
         loop.note("verdict", trial=verdict.trial, verdict="discarded")
-    assert loop.look().is_seeded
+    assert loop.look().is_seeded("t0")
     loop.propose("t5")
     loop.add(1.20)  # worse than the mean of the base, better than its run with this seed
     loop.add(0.71)  # the base has run with the seed of each pair: nothing runs beside them
     loop.add(0.94)
     found = loop.decide()
     assert (found.trial, found.verdict) == ("t5", "better")
-    assert "by runs of one seed alone" in found.why
+    assert "they share the seed" in found.why
 
 
 def test_on_several_hosts_both_runs_of_a_pair_and_a_screens_rivals_are_on_one() -> None:
