@@ -48,8 +48,7 @@ _RX = read_patterns("scalars/patterns", "from_log")
 
 
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
-_MOST_OTHERS = 12  # names that are told
-_MOST_NAMES, _UNPROVEN = 200, 8  # lines that a count is read from before it is proved
+_MOST_NAMES, _MOST_OTHERS, _UNPROVEN = 200, 12, 8  # the last: lines that a count is read from before it is proved
 _MOST_READERS = 64  # logs that are read on where they grow
 _MARK_BYTES = 64  # before the place where a log is read on: they must be there still
 # A file that is further ahead of the output, as share and in steps, counts something else, such as samples.

@@ -232,8 +232,8 @@ def _read_target(
 
 def _add_printed(reading: ScalarReading, target: ScalarTarget, store: RunStore, words: Sequence[str]) -> ScalarReading:
     """Return a reading of files with what is asked for beyond them, and printed."""
-    tags = [parse_question(word).tag for word in words if not match_tags(word, reading.series)]
-    tags = [tag for tag in tags if not match_tags(tag, reading.series)]
+    asked = [word for word in words if not match_tags(word, reading.series)]  # `recall@10` is a name or a question
+    tags = [one for word in asked for one in (word, parse_question(word).tag) if not match_tags(one, reading.series)]
     of_output = read_printed(store.find(target.run_id), store, tags) if tags and target.run_id else None
     series = of_output[1].series if of_output is not None else {}
     more = {name: series[name] for tag in tags for name in match_tags(tag, series)}

@@ -333,3 +333,8 @@ async def test_what_is_asked_for_and_in_no_file_is_read_from_the_output(read_tb:
     answer = await read_tb(run_id="cfm-7kqz", tags=["loss", "ema@2"])
     assert (list(answer["values"]), answer["answers"]) == (["loss"], ["ema at step 2: 2.75"])
     assert answer["notes"] == ["Printed, in no file: ema."]
+    runs.store.run_directory("cfm-7kqz").log(1).write_text(
+        "step 1 loss 3\nrecall@10 : 0.25\nstep 2 loss 2\nrecall@10 : 0.5\n"
+    )
+    answer = await read_tb(run_id="cfm-7kqz", tags=["recall@10"])
+    assert answer["values"]["recall@10"]["last"] == 0.5, "a name of its own, and no question"

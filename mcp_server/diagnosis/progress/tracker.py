@@ -473,7 +473,7 @@ class ProgressTracker:
         metrics = {}
         losses = [name.text for name, _, _ in values if name.bits & LOSS]
         own_loss = losses[0] if len(losses) == 1 and "loss" not in self.metrics else None  # `denoise_mse`
-        has_main = not _MAIN.isdisjoint({*self.metrics, *(name.headline for name, _, _ in values)})
+        has_main = not _MAIN.isdisjoint(self.metrics) or any(name.headline in _MAIN for name, _, _ in values)
         for name, value, _ in values:
             # A number that is neither NaN nor infinite minus itself is 0.
             if name.bits & COUNTS or (value - value != 0 and is_remark(line, name)):
