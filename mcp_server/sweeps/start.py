@@ -259,7 +259,7 @@ def _plan_open_change(request: SweepRequest, former: Sweep) -> tuple[SweepSpec, 
     changed = change_open(plan, request.search or {}) if request.search else plan
     spec = replace(former.spec, cells=former.spec.cells[: plan.baseline_runs])
     limits, told = _find_limits(request, former)
-    if former.state == "finished" and replace(read_trials(former), plan=changed).is_budget_spent:
+    if former.state == "finished" and replace(read_trials(former), plan=changed).is_spent(0.0):
         cause = f"the budget of {former.sweep_id} is spent: {changed.budget} trials."
         raise BadArgument("search", cause, 'Pass a bigger one: {"strategy": "open", "budget": …}.')
     spec = replace(spec, open=changed.facts(), **limits)  # type: ignore[arg-type]  # whole numbers

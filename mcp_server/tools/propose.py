@@ -216,7 +216,11 @@ def _add(store: RunStore, sweep_id: str, change: dict[str, Any], again: bool, dr
     elif dry_run or verdict == "no_change":
         name = None
     else:
-        _check_budget(seen)
+        if seen.is_spent(time.time()):
+            call = (
+                f'launch_sweep(name="{sweep.spec.name}", search={{"strategy": "open", "budget": …}}, resume="continue")'
+            )
+            raise BadArgument("sweep", f"the budget of {sweep_id} is spent.", f"{call} raises it.")
         name = add_proposal(directory, {each: value for each, value in change.items() if value is not None}, diff)
         if seen.plan.base:
             proposals.save_ref(Path(seen.plan.repository), seen.plan.branch, name, new.commit)
@@ -225,15 +229,6 @@ def _add(store: RunStore, sweep_id: str, change: dict[str, Any], again: bool, dr
         del trials[same.name]  # its cause names it
     answer = _describe(seen, trials, new, name, verdict, change.get("why"), queue)
     return answer.model_copy(update={"warnings": (verdict is None and warnings) or None})
-
-
-def _check_budget(seen: OpenSweep) -> None:
-    if seen.is_spent(time.time()):
-        name = seen.sweep.spec.name
-        remedy = (
-            f'launch_sweep(name="{name}", search={{"strategy": "open", "budget": …}}, resume="continue") raises it.'
-        )
-        raise BadArgument("sweep", f"the budget of {seen.sweep.sweep_id} is spent.", remedy)
 
 
 def _describe(

@@ -178,17 +178,10 @@ class OpenSweep:
         return [trial for name, trial in self.trials.items() if trial.runs and name != BASELINE]
 
     def is_spent(self, now_s: float) -> bool:
-        """Return whether no further trial begins: so many have, or the hours have passed."""
-        begun = [event["at"] for event in self.sweep.round_events[:1] if "at" in event]
-        hours = self.plan.hours
-        if hours is not None and begun and now_s - posix(begun[0]) >= 3600 * hours:
-            return True
-        return self.is_budget_spent
-
-    @property
-    def is_budget_spent(self) -> bool:
-        """Return whether as many trials have begun as the plan has."""
-        return self.plan.budget is not None and len(self.started) >= self.plan.budget
+        """Return whether no further trial begins: so many have, or the hours have passed (never at 0)."""
+        begun, hours = self.sweep.round_events[0].get("at") if self.sweep.round_events else None, self.plan.hours
+        is_late = hours is not None and begun is not None and now_s - posix(begun) >= 3600 * hours
+        return is_late or (self.plan.budget is not None and len(self.started) >= self.plan.budget)
 
     def find_opponent(self, trial: OpenTrial) -> str:
         """Return the trial that this one is compared with: its base, or the tip where the base was never kept."""
