@@ -273,6 +273,22 @@ def test_a_bad_seed_of_all_first_runs_hides_no_gain_before_it_is_known_whether_t
     assert loop.decide().why.startswith("1.03 (n 1) against t0 1.022 (n 4): ")
 
 
+def test_a_trend_that_the_seeds_of_all_trials_share_is_counted_once() -> None:
+    values = (1.3, 1.2, 1.0, 1.1, 0.9, 0.8)
+    for command, alone in (("train", "runs near in time are more alike"), ("train --seed {seed}", "")):
+        loop = Loop(common={"command": command}, baseline_runs=6)
+        for number in range(1, 4):
+            loop.propose(f"t{number}")
+            loop.note("verdict", trial=f"t{number}", verdict="kept")
+        for trial in ("t0", "t1", "t2", "t3"):
+            for number, value in enumerate(values):
+                cell = f"{trial}.{number}"
+                if trial != "t0" or number > 3:
+                    loop.note("cell_added", cell=cell, trial=trial, role="idle")
+                loop.end(cell, value)
+        assert loop.look().alone == alone
+
+
 def test_what_is_proposed_again_runs_with_other_seeds() -> None:
     loop = Loop()
     loop.measure_base()
