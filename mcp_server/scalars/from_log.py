@@ -11,7 +11,9 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -146,8 +148,8 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
         named = {**_find_spaced(line), **_find_own_names(line)}
         if found := match_tags(name, named):
             return named[found[-1]]
-        if as_said is not None and (said := _list_said(as_said, line)):
-            return said[-1]
+        if as_said is not None and (said := _find_said(as_said, [line])):
+            return said[-1].value
     return None
 
 
@@ -181,16 +183,33 @@ def read_as_said(run: Run, rundir: RunDir, name: str) -> LogMetrics:
     if as_said is None or log.select(name) or match_tags(name, log.counts):
         return log
     for path in (rundir.log(run.attempt), *find_redirected(run, rundir, run.attempt)):
-        if said := [value for line in _read_end(path) for value in _list_said(as_said, line) if not is_quoted(line)]:
-            return replace(log, printed={name: [(None, value) for value in said], **log.printed})
+        if said := _find_said(as_said, _read_end(path)):
+            parts, wholes = [one.part for one in said], {one.whole for one in said}
+            # `fold 1/4`, `fold 2/4`: how far it is; `solved 7/10` is a share.
+            rises = {after - before for before, after in pairwise(parts)}
+            counts = parts[0] <= 1 and len(wholes) == 1 and 0 not in wholes and rises <= {0, 1}
+            if counts and 1 not in rises and not run.ended:
+                continue
+            values = parts if counts and 1 in rises else [one.value for one in said]
+            return replace(log, printed={name: [(None, value) for value in values], **log.printed})
     return log
 
 
-def _list_said(as_said: re.Pattern[str], line: str) -> list[float]:
-    """Return the numbers behind a name; where they count (`solved 7/10`, `7 of 10 solved`) the share."""
-    found = (one.groupdict() for one in as_said.finditer(line))
-    parts = ((one["part"] or one["some"], one["whole"] or one["all"], one["value"]) for one in found)
-    return [int(some) / int(all_) if some else float(value.replace(",", "")) for some, all_, value in parts]
+class _Said(NamedTuple):
+    """A number behind a name. ``7/10`` and ``7 of 10`` have a share, a part and a whole; else the whole is 0."""
+
+    value: float
+    part: float
+    whole: int
+
+
+def _find_said(as_said: re.Pattern[str], lines: Iterable[str]) -> list[_Said]:
+    said = []
+    for found in (found.groupdict() for line in lines if not is_quoted(line) for found in as_said.finditer(line)):
+        part, whole = found["part"] or found["some"], int(found["whole"] or found["all"] or 0)
+        number = float((part or found["value"]).replace(",", ""))
+        said.append(_Said(number / whole if whole else number, number, whole))
+    return said
 
 
 def find_redirected(run: Run, rundir: RunDir, attempt: int) -> list[Path]:

@@ -121,10 +121,11 @@ def rough_duration(seconds: float) -> str:
 def significant(value: float, digits: int = 4) -> float:
     """Return ``value`` rounded to ``digits`` significant digits: more is noise to a reader and costs tokens.
 
-    The digits of a whole part stay: 32770 for 32768 reads as if it were exact.
+    The digits of a whole part stay, and one more behind it where none is left: 32770 for 32768 and 1864.0 for 1864.5
+    read as if they were exact.
     """
-    is_long = 10**digits <= abs(value) < _MOST_WHOLE
-    return float(round(value)) if is_long else float(f"{value:.{digits}g}")
+    is_long = 10 ** (digits - 1) <= abs(value) < _MOST_WHOLE
+    return round(float(value), int(abs(value) < 10**digits)) if is_long else float(f"{value:.{digits}g}")
 
 
 def counted(number: int, noun: str) -> str:

@@ -262,6 +262,18 @@ def test_a_name_that_somebody_said_has_its_numbers_of_all_lines_and_no_setting(t
     assert "::" not in read_as_said(make_run(), RunDir(tmp_path), "::").printed
 
 
+def test_a_part_of_so_many_that_rises_by_one_is_counted_and_any_other_is_a_share(tmp_path: Path) -> None:
+    def of(name: str) -> list[float]:
+        return [value for _, value in read_as_said(make_run(), RunDir(tmp_path), name).printed.get(name, [])]
+
+    lines = [f"[fold {k}/3] step {n}: loss 0.{k}{n}, solved {n}/40" for k in (1, 2, 3) for n in (10, 20)]
+    read(tmp_path, lines)
+    assert (of("fold"), of("solved")) == ([1, 1, 2, 2, 3, 3], [0.25, 0.5, 0.25, 0.5, 0.25, 0.5])
+    RunDir(tmp_path).log(1).write_text("".join(f"{line}\n" for line in lines[:2]))
+    live = replace(make_run(), state="running")
+    assert "fold" not in read_as_said(live, RunDir(tmp_path), "fold").printed  # a share or a count is not known yet
+
+
 def test_a_number_before_fps_is_no_count_and_bounds_behind_a_value_are_no_names(tmp_path: Path) -> None:
     lines = [f"{n}k/2.00M frames  3072 fps  return {n}.2 [-0.6, 57.1] (n=12)  ent 1.3" for n in range(1, 9)]
     read(tmp_path, lines)

@@ -72,4 +72,4 @@ def test_control_and_invisible_characters_are_replaced_and_some_are_kept() -> No
 
 def test_a_whole_part_keeps_its_digits() -> None:
     numbers = (32768.0, 491519.6, -16384.0, 1234.56, 0.123456, 12.3456, 9999.7)
-    assert [significant(number) for number in numbers] == [32768, 491520, -16384, 1235, 0.1235, 12.35, 10000]
+    assert [significant(number) for number in numbers] == [32768, 491520, -16384, 1234.6, 0.1235, 12.35, 9999.7]
