@@ -22,7 +22,6 @@ from mcp_server.sweeps.plan.planning import SweepRequest, describe_arrays, descr
 from mcp_server.sweeps.sources.hydra_source import list_places
 from mcp_server.sweeps.start import StartedSweep, rehearse_sweep, start_sweep
 from mcp_server.sweeps.tables.log import note_cells
-from mcp_server.sweeps.trials.trials import read_trials
 from mcp_server.system import tmux
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import WOKEN, Call, caller, identity, server_of, when_answered
@@ -184,17 +183,14 @@ def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnsw
     if identity(ctx) is not None:
         server.check_owner(ctx, sweep)
     directory = server.store.sweeps.files_of(sweep)
-    trials = read_trials(sweep).trials if sweep.spec.open is not None else {}
-    judged = (trial for trial in trials.values() if trial.verdict not in (None, "suspect"))
-    decided = (trial for trial in judged if notes.get(trial.name, "").lower().startswith(("keep", "discard")))
-    stays = "".join(f"{trial.name} stays {trial.verdict}: a note decides on a suspect alone. " for trial in decided)
+    limit = "" if sweep.spec.open is None else "A note decides on a suspect alone. "
     note_cells(sweep, server.store, notes, server.actor(ctx), server.environ)
     return StartedSweepAnswer(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
         cells=sweep.count(),
         sweep_log=str(directory.log),
-        next_step=f"Noted: {', '.join(notes)}. {stays}Nothing was started.",
+        next_step=f"Noted: {', '.join(notes)}. {limit}Nothing was started.",
     )
 
 

@@ -15,12 +15,13 @@ from mcp_server.command.configs import read_text
 from mcp_server.command.script_options import find_unknown_options
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.environment import mask_distinct_secrets
+from mcp_server.hosts.environment import find_distinct_secrets, mask_distinct_secrets
 from mcp_server.record.code.kept_sources import run_git
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import command_text
-from mcp_server.record.spec import RunSpec
+from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.sweeps.sweep_state import Sweep
+from mcp_server.runs.launch.arguments import check_no_secret, check_options
 from mcp_server.runs.launch.idempotency import hold_key
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.trials import proposals, protection
@@ -29,7 +30,7 @@ from mcp_server.sweeps.trials.proposal_files import add_proposal, find_like, lis
 from mcp_server.sweeps.trials.trials import OpenSweep, OpenTrial, judge_baseline, make_trial, read_trials
 from mcp_server.system.git_state import describe_git_error
 from mcp_server.text.formatting import join_some
-from mcp_server.text.secret_patterns import find_keys, mask_secrets
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import Call, ServerContext, identity, revive, server_of
 from mcp_server.tools.support.schema import tool
@@ -83,7 +84,7 @@ async def propose(
         await run_in_thread(server.check_readable, ctx, {"worktree": worktree})
     await run_in_thread(_check_open, found)
     line = await run_in_thread(_check_text, server, text)
-    await run_in_thread(_check_no_key, server, {"idempotency_key": idempotency_key or "", **(params or {})})
+    await run_in_thread(_check_launch, server, params, idempotency_key)
     change = await run_in_thread(_capture, found, line, given, base)
     change["diff"] = await run_in_thread(mask_distinct_secrets, change["diff"], server.environ, server.home.secrets)
     change |= {"by": server.actor(ctx), "at": now(), "key": idempotency_key}
@@ -113,14 +114,11 @@ def _check_text(server: ServerContext, text: str) -> str:
     return mask_secrets(mask_distinct_secrets(line, server.environ, server.home.secrets))
 
 
-def _check_no_key(server: ServerContext, told: Mapping[str, Any]) -> None:
-    """Refuse a proposal that would keep a key in its files."""
-    for name, value in told.items():
-        words = [f"{name}={value}", *str(value).split()]
-        shown = mask_distinct_secrets(words[0], server.environ, server.home.secrets)
-        if shown != words[0] or next(find_keys(words), None) is not None:
-            argument = name if name == "idempotency_key" else "params"
-            raise BadArgument(argument, "holds what looks like a key.", "Pass its variable in common.secrets.")
+def _check_launch(server: ServerContext, params: dict[str, Any] | None, key: str | None) -> None:
+    """Refuse parameters that no launch takes, and a proposal that would keep a key in its files."""
+    check_options(LaunchRequest(command="train", params=params or {}, idempotency_key=key))  # theirs may name them
+    secrets = find_distinct_secrets(server.environ, server.home.secrets)
+    check_no_secret({"params": params, "idempotency_key": key}, secrets)
 
 
 def _capture(sweep: Sweep, text: str, given: Mapping[str, Any], base: str | None) -> dict[str, Any]:
@@ -130,10 +128,6 @@ def _capture(sweep: Sweep, text: str, given: Mapping[str, Any], base: str | None
     source = next((name for name, value in given.items() if value is not None), "worktree")
     if not plan.base and source != "params":
         raise BadArgument(source, "the sweep has no git repository.", "Propose params, or start one in a repository.")
-    if given["params"] is not None and not all(
-        isinstance(v, str | int | float | None) for v in given["params"].values()
-    ):
-        raise BadArgument("params", "must have plain values (text, number, true, false, null).")
     try:
         parent = _find_base(seen, given, base)
         place = None if given["worktree"] is None else Path(given["worktree"]).expanduser()

@@ -267,7 +267,7 @@ async def test_a_file_that_runs_write_themselves_stays_out_of_a_trial(sandbox: S
         await agent.call("propose", sweep=sweep_id, text="higher", patch=patch("1.0", "1.1"))
         assert (await verdict_of(agent, sandbox, sweep_id, "t2")).verdict == "discarded"
         noted = await agent.call("launch_sweep", name=sweep_id, notes={"t2": "keep: simpler"})
-        assert "t2 stays discarded: a note decides on a suspect alone." in noted["next_step"]
+        assert "A note decides on a suspect alone." in noted["next_step"]
         stopped = await agent.kill(sweep_id)
         assert f'launch_sweep(name="{sweep_id}", resume="continue") goes on' in stopped["message"]
 
@@ -306,7 +306,7 @@ async def test_a_proposal_that_is_none_is_refused_with_the_way(sandbox: Sandbox)
         sweep_id = (await agent.call("launch_sweep", **toy(sandbox)))["sweep_id"]
         own = patch("1.0", "0.9")
         for words, arguments in (
-            ("no source", {"text": "x"}),
+            ("none of worktree", {"text": "x"}),
             ("patch and params of worktree", {"text": "x", "patch": own, "params": {"a": 1}}),
             ("text: must be one line", {"text": " ", "patch": own}),
             ("text: must be one line", {"text": "two\nlines", "patch": own}),
@@ -314,7 +314,7 @@ async def test_a_proposal_that_is_none_is_refused_with_the_way(sandbox: Sandbox)
             ("does not apply", {"text": "x", "patch": own.replace("level = 1.0", "level = 7.0")}),
             ("has no commit", {"text": "x", "commit": "0123456"}),
             ("has no trial 't9'", {"text": "x", "patch": own, "base": "t9"}),
-            ("plain values", {"text": "x", "params": {"a": [1]}}),
+            ("a must be a text, a number", {"text": "x", "params": {"a": [1]}}),
         ):
             assert words in await agent.refusal("propose", sweep=sweep_id, **arguments)
         none = await agent.call("propose", sweep=sweep_id, text="x", commit="HEAD")
@@ -390,12 +390,12 @@ async def test_a_proposal_keeps_no_key(sandbox: Sandbox) -> None:
     (sandbox.path / "state" / "secrets.env").chmod(0o600)
     async with sandbox.agent() as agent:
         sweep_id = (await agent.call("launch_sweep", **toy(sandbox)))["sweep_id"]
-        for given in (
-            {"params": {"x": f"say {key}"}},
-            {"params": {"x": named}},
-            {"params": {"api_key": "hunter2hunter2zz"}},
+        for value, words in (
+            ({"x": f"say {key}"}, "a key"),
+            ({"x": named}, "a secret, MY_TOKEN"),
+            ({"api_key": "hunter2hunter2zz"}, "a key"),
         ):
-            assert "looks like a key" in await agent.refusal("propose", sweep=sweep_id, text="x", **given)
+            assert words in await agent.refusal("propose", sweep=sweep_id, text="x", params=value)
         more = {"sweep": sweep_id, "text": f"by {key}", "patch": patch("level = 1.0", f'level, k = 1.0, "{named}"')}
         assert "looks like a key" in await agent.refusal("propose", **more, idempotency_key=key)
         await agent.call("propose", **more)

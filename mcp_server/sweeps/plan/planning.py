@@ -113,13 +113,13 @@ async def check_plan(spec: SweepSpec, goal: str | None, store: RunStore, environ
             if isinstance(error, MissingInput) and error.is_made and not is_of_first_phase(spec, cell):
                 continue  # it is checked once more when its phase begins
             raise SweepRefused(cell.name, error) from error
-    shared = find_shared_outputs(spec.cells) if spec.open is None else []  # each of its cells has a worktree
+    has_worktrees = spec.open is not None and bool(spec.open["base"])  # one for each cell
     tighter = _find_tighter_limit(spec, checked.values())
     warnings = (
         *_list_warnings(spec.cells),
         *_name_unfilled(spec.cells),
         *await run_in_thread(_doubt_options, spec.cells, checked),
-        *shared,
+        *([] if has_worktrees else find_shared_outputs(spec.cells)),
         *tighter,
         *_doubt_metric(spec, goal),
         *_doubt_choice(spec),
