@@ -35,15 +35,15 @@ def test_a_table_has_each_trial_with_its_gain_in_units_of_the_noise(tmp_path: Pa
     assert answer.columns == "trial|by|verdict|mean ± sd|n|gain in sd|files|text"
     assert answer.rows == [
         "t0||kept|0.15 ± 0.0024|4|||the base",
-        "t1|agent-a|kept|0.14 ± 0.0014|2|+5.2|train.py +2|momentum .95 / nesterov",
-        "t2|agent-b|discarded|0.19|1|-25.9|train.py +2|lr .2",
-        "t3|agent-b|suspect|0.001|1|+72.1|train.py +2|prints the answer",
+        "t1|agent-a|kept|0.14 ± 0.0014|2|+4.8|train.py +2|momentum .95 / nesterov",
+        "t2|agent-b|discarded|0.19|1|-23.8|train.py +2|lr .2",
+        "t3|agent-b|suspect|0.001|1|+66.3|train.py +2|prints the answer",
         "t4|agent-a|queued||||train.py +2|deeper",
     ]
     assert answer.more is None
     assert answer.notes == [
         "4 trials: 1 kept, 1 discarded, 1 suspect, 1 without a verdict.",
-        "Noise: sd 0.0019 of single runs like those of t1, 3 degrees of freedom.",
+        "Noise: sd 0.0021 of single runs like those of t1, 4 degrees of freedom.",
         "t1 was kept last: git merge runward/night takes it.",
         't3: too good. Who did not propose it reads its diff, then launch_sweep(name="night-ab3d", '
         'notes={"t3": "keep: …"}), or discard.',
@@ -120,7 +120,7 @@ def test_the_table_of_the_project_is_made_of_the_same_rows(tmp_path: Path) -> No
         ["queued", "deeper", "t4"],
     ]
     assert lines[2].split("\t")[:3] == ["ccccccc", "0.140000", ""]
-    assert lines[2].split("\t")[6:] == ["t0", "agent-a", "2", "0.001414", "5.19", "3000", "3"]
+    assert lines[2].split("\t")[6:] == ["t0", "agent-a", "2", "0.001414", "4.77", "3000", "3"]
 
 
 def test_whoever_proposed_a_trial_may_discard_but_not_keep_a_gain_too_good_to_be_true(tmp_path: Path) -> None:

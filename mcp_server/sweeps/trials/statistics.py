@@ -9,7 +9,7 @@ from itertools import pairwise
 from mcp_server.record.sweeps.sweep_ranking import beta_fraction
 
 _DRIFT = 2.33  # deviations of Von Neumann's ratio: 1 of 100 by chance
-_FADING = 0.25  # the weight of runs, per trial that was kept between them and those that are judged
+_FADING = 0.5  # the weight of runs, per trial that was kept between them and those that are judged
 _UNLIKE = 0.02  # the chance of variances so unequal, below which they are taken for different ones
 
 

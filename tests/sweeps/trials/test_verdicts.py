@@ -34,8 +34,8 @@ def test_noise_is_that_of_the_code_that_is_judged_and_less_of_code_before_it() -
     own = [(0, (1.0, 1.1)), (0, (2.0,))]
     assert pool_near(own) == pool([(1.0, 1.1)])
     near = pool_near([*own, (1, (5.0, 5.3, 5.6))])
-    assert near.sd**2 == pytest.approx((0.005 + 0.25 * 0.18) / 1.5), "each trial kept between them takes three quarters"
-    assert near.df == pytest.approx(1.5**2 / (1 + 2 / 16))
+    assert near.sd**2 == pytest.approx((0.005 + 0.5 * 0.18) / 2), "each trial kept between them takes half"
+    assert near.df == pytest.approx(2**2 / (1 + 2 / 4))
     quiet = [(0, (1.0, 1.01, 0.99, 1.0, 1.01)), (1, (5.0, 9.0, 2.0, 7.0, 3.0, 8.0))]
     assert pool_near(quiet) == pool([quiet[0][1]]), "a change has cut the noise"
     assert pool_near([(0, (1.0,)), (1, (5.0, 5.3, 5.6))]).sd == pytest.approx(0.3), "nothing else is known"
