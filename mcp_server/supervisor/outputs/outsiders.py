@@ -10,9 +10,9 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from mcp_server.command.outputs import find_in_command
+from mcp_server.command.outputs import find_in_command, find_mentioned
 from mcp_server.command.programs import PYTHON_LAUNCHERS
 from mcp_server.record.claims import Claims, claim_outsider
 from mcp_server.record.written_files import Outsider
@@ -41,6 +41,7 @@ class _Seen:
     cwd: str
     directories: tuple[str, ...]
     may_train: bool
+    mentioned: tuple[str, ...] = ()
     until_s: float = 0.0
     files: dict[str, int] = field(default_factory=dict)
     run_id: str = ""  # of a neighbour
@@ -93,17 +94,25 @@ class OutsiderWatch:
             elif now_s - seen.seen_s > _GONE_S:
                 del self._neighbours[one]
 
-    def find_rivals(self, path: str, least: int, attempt_processes: Iterable[processes.Process]) -> list[Claims]:
-        """Return the claims of who works, or did just now, in a directory above ``path`` at least ``least`` deep."""
+    def find_rivals(
+        self, path: str, least: int, attempt_processes: Iterable[processes.Process], beside: int | None = None
+    ) -> list[Claims]:
+        """Return the claims of who works, or did just now, in a directory above ``path`` at least ``least`` deep.
+
+        ``beside``: how deep the directory is which alone speaks for the attempt. A deeper one that the command of a
+        neighbour mentions is the neighbour's.
+        """
         if time.time() - self._inspected_s > _JUST_NOW_S:  # the files that are due at one time are judged together
             self.inspect_processes(attempt_processes, time.time())
         others = [one for one in self._seen.values() if not one.until_s and (one.files or one.may_train)]
         rivals = []
         for one in [*self._neighbours.values(), *others]:
-            above = [place.count("/") for place in (one.cwd, *one.directories) if is_within(path, place)]
+            deeper = [place for place in one.mentioned if beside is not None and place.count("/") > beside]
+            above = [place.count("/") for place in (one.cwd, *one.directories, *deeper) if is_within(path, place)]
             if max(above, default=-1) >= least:
                 now = {held: status.st_ino for held, status, _ in list_written_files(one.process.pid) if held == path}
-                rivals.append(claim_outsider(one.told({**one.files, **now}), one.run_id))
+                claims = claim_outsider(one.told({**one.files, **now}), one.run_id)
+                rivals.append(replace(claims, named=claims.named.union(deeper)))
         return rivals
 
     def outsiders(self) -> tuple[Outsider, ...]:
@@ -132,7 +141,8 @@ class OutsiderWatch:
         if is_outsider:
             self._seen[one] = seen
             return seen
-        if (is_below or directories) and len(self._neighbours) < _MOST_NEIGHBOURS:
+        seen.mentioned = tuple(find_mentioned(words, cwd)) if is_below or _may_train(words) else ()
+        if (is_below or directories or seen.mentioned) and len(self._neighbours) < _MOST_NEIGHBOURS:
             run_id = _find_other_run(one)
             if run_id is not None and not processes.is_tmux_server(one):
                 self._neighbours[one] = seen

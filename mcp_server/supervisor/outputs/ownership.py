@@ -46,7 +46,8 @@ class CurveOwnership:
         mine = own.weigh(file)
         is_home = mine.rank > Rank.BESIDE or own.is_at_home(mine.directory)
         least = mine.depth if is_home else path.count("/") - 1 if held else 0
-        rivals = self._outsiders.find_rivals(path, least, living)
+        beside = mine.depth if mine.rank is Rank.BESIDE else None
+        rivals = self._outsiders.find_rivals(path, least, living, beside)
         decision = decide(file, own, rivals)
         verdict = {Verdict.OWN: OWN, Verdict.UNCERTAIN: decision.other, Verdict.OTHER: None}[decision.verdict]
         inode, former = self._of_others.get(path, (file.inode, OWN))

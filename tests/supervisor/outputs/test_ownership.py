@@ -1,9 +1,11 @@
 """Whose a growing file with curves is, by the directories, descriptors and names that are known at that moment."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,7 @@ class Case:
         monkeypatch.setattr(outsiders, "find_rivals", self.find_rivals)
         self.ownership = CurveOwnership("own-run", str(cwd), time.time_ns() - HOUR_NS, self.files, outsiders)
 
-    def find_rivals(self, path: str, least: int, living: object) -> list[Claims]:
+    def find_rivals(self, path: str, least: int, living: object, beside: object = None) -> list[Claims]:
         return [one for one in self.rivals if one.cwd.count("/") >= least]
 
     def write(self, name: str, *, hold: bool = False, append: bool = False) -> str:
@@ -130,22 +132,41 @@ def test_an_event_file_is_whose_number_it_has(case: Case) -> None:
     assert case.judge(case.write("out/events.out.tfevents.1795449656.host.78.0"), "out") is None
 
 
-def test_a_program_elsewhere_that_names_the_directory_is_a_rival_and_its_descriptor_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
+@contextlib.contextmanager
+def program_elsewhere(tmp_path: Path, option: str, directory: Path) -> Iterator[Path]:
+    """Yield a file of ``directory`` that a training, which works elsewhere, holds open until the end."""
+    directory.mkdir(parents=True)
     (tmp_path / "else").mkdir()
     (tmp_path / "else/train.py").write_text("import sys; f = open(sys.argv[2] + '/m.csv', 'w'); sys.stdin.readline()")
-    shell = 'exec 3<&0; cd else; "$0" train.py --output_dir "$1" <&3 &'  # an orphan is nobody's child
+    shell = f'exec 3<&0; cd else; "$0" train.py {option} "$1" <&3 &'  # an orphan is nobody's child
     hold, feed = os.pipe()
-    argv = ["setsid", "sh", "-c", shell, sys.executable, str(tmp_path / "work")]
+    argv = ["setsid", "sh", "-c", shell, sys.executable, str(directory)]
     subprocess.run(argv, cwd=tmp_path, stdin=hold, check=True)
-    path = tmp_path / "work/m.csv"
     try:
-        until(path.exists)
+        until((directory / "m.csv").exists)
+        yield directory / "m.csv"
+    finally:
+        os.close(feed)
+        os.close(hold)
+
+
+def test_a_program_elsewhere_that_names_the_directory_is_a_rival_and_its_descriptor_is_seen(tmp_path: Path) -> None:
+    with program_elsewhere(tmp_path, "--output_dir", tmp_path / "work") as path:
         watch = OutsiderWatch(str(tmp_path / "work"), "/nowhere")
         until(lambda: bool(watch.find_rivals(str(path), 0, [])))
         (one,) = watch.find_rivals(str(path), 0, [])
         assert (one.run_id.partition(" ")[0], one.is_outsider, [*one.written]) == ("process", True, [str(path)])
         assert not watch.find_rivals(str(path), str(path).count("/"), [])
-    finally:
-        os.close(feed)
-        os.close(hold)
+
+
+def test_a_directory_that_a_neighbour_mentions_is_its_own_where_only_one_above_speaks_for_the_attempt(
+    tmp_path: Path,
+) -> None:
+    deep = tmp_path / "work/league"
+    with program_elsewhere(tmp_path, "--league", deep) as path:
+        watch, above = OutsiderWatch(str(tmp_path / "work"), "/nowhere"), str(tmp_path / "work").count("/")
+        until(lambda: bool(watch.find_rivals(str(path), 0, [], above)))
+        (one,) = watch.find_rivals(str(path), 0, [], above)
+        assert str(deep) in one.named
+        assert not watch.find_rivals(str(path), 0, [], above + 1)
+        assert not watch.find_rivals(str(path), 0, [])
