@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
+from mcp_server.command.programs import list_assignments
 from mcp_server.command.shell import join_as_written, leave_out_helpers
 from mcp_server.command.shell import parse as parse_command
 from mcp_server.record.code.code_snapshot import CodeSnapshot
@@ -38,14 +39,26 @@ def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str
     """Return the settings of a run's newest attempt by name: options, parameters, environment, YAML and JSON files."""
     spec, attempt = run.spec, run.attempt_params
     settings = {name: str(value) for name, value in attempt.filled.items()} | read_options(run.command)
-    settings |= _name_settings(read_config_files(run, snapshot))
     environment = {**spec.env, **attempt.environment}
+    variables = _list_variables(run, environment)
+    settings = {name: variables.get(value, value) for name, value in settings.items()}
+    settings |= _name_settings(read_config_files(run, snapshot))
     settings |= {f"${name}": value for name, value in environment.items() if not is_search_path(name, value)}
     settings |= {name: str(value) for name, value in attempt.params.items()}
     gpus = [each for each in run.gpus if not each.startswith("cpu-")]
     settings |= {"cwd": spec.cwd, "gpus": str(len(gpus)) if gpus else "", "host": spec.host}
     masked = {name: mask_value(name, value) for name, value in settings.items() if value}
     return dict.fromkeys(settings, "") | masked
+
+
+def _list_variables(run: Run, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a shell reads for ``$N`` and ``${N}``, masked, where the command does not set it in two ways."""
+    commands = parse_command(run.command).commands if isinstance(run.spec.command, str) else ()
+    pairs = [word.partition("=")[::2] for each in commands for word in list_assignments(each.words) if "=" in word]
+    known = {**(environment if commands else {}), **dict(pairs)}
+    unsure = {name for name, value in pairs if value != known[name] or set(value) & set("$`")}
+    plain = {name: mask_value(name, value) for name, value in known.items() if name not in unsure}
+    return {form: value for name, value in plain.items() for form in (f"${name}", f"${{{name}}}")}
 
 
 def _name_settings(files: Sequence[ConfigFile]) -> dict[str, str]:

@@ -110,14 +110,17 @@ def _compare_machine(first: CodeSnapshot, second: CodeSnapshot) -> Iterator[str]
 def compare_curves(store: RunStore, scalars: Scalars, run: Run, other: Run) -> Iterator[str]:
     """Yield a line for each of the main metrics that both runs have. Reads files."""
     first, second = (_read(store, scalars, each) for each in (run, other))
-    tags = [tag for tag in first if tag in second and best_direction(tag)]
+    both = [tag for tag in first if tag in second]
+    tags = [tag for tag in both if best_direction(tag)] or both
     lines = {tag: shared for tag in tags if (shared := share_steps(first[tag], second[tag])) is not None}
     for tag in sorted(lines, key=rank_headline)[:_MOST_CURVES]:
         steps, before, now = lines[tag]
         parts = find_parting(before, now)
         if parts is None:
-            alike = "the same, within its own scatter," if (now - before).any() else "identical"
-            yield f"{tag}: {alike} up to step {int(steps[-1])}."
+            most = int(abs(now - before).argmax())
+            gap = f"{significant(before[most]):.6g} → {significant(now[most]):.6g} at step {int(steps[most])}"
+            is_alike, up_to = before[most] == now[most], f"up to step {int(steps[-1])}"
+            yield f"{tag}: identical {up_to}." if is_alike else f"{tag}: no lasting gap {up_to}, the largest {gap}."
             continue
         change = now[-1] - before[-1]
         noise = _describe_noise(_find_seed_noise(store, scalars, (run, other), tag), change)

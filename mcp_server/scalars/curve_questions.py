@@ -110,9 +110,12 @@ def count_tail(kind: str, points: int) -> int:
     return min(max(1, count), points)
 
 
-def describe_figure(question: CurveQuestion, tag: str, points: Points, goal: Literal["max", "min"]) -> str:
-    """Return the answer of a curve as a sentence, also where it has none."""
-    figure = answer(question, points, goal)
+def describe_figure(question: CurveQuestion, tag: str, points: Points, goal: Literal["max", "min"] | None) -> str:
+    """Return the answer of a curve as a sentence, also where it has none. No goal: its best is both of its ends."""
+    figure, least = answer(question, points, goal or "max"), answer(question, points, "min")
+    if goal is None and question.kind == "best" and figure and least:
+        ends = f"max {figure.value:.4g} (step {figure.step}), min {least.value:.4g} (step {least.step})"
+        return f"{tag}: {ends}; which is better is not known"
     known = f"its last step is {int(points.steps[-1])}"
     if question.condition is not None:
         condition = question.condition

@@ -253,7 +253,7 @@ def _answer_questions(query: ScalarQuery, readings: Sequence[ScalarReading]) -> 
         found = [] if question == CurveQuestion(word) else match_tags(question.tag, every)
         rest += [] if found else [word]
         for tag in found:
-            goal = best_direction(tag) or "max"
+            goal = best_direction(tag)
             said = {
                 one.name: describe_figure(question, tag, one.series[tag], goal) for one in readings if tag in one.series
             }

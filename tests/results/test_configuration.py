@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.results.configuration import parse_yaml, read_configuration, read_options
@@ -22,6 +24,30 @@ def test_a_command_has_options_by_name_and_the_last_wins() -> None:
     assert read_options("echo 'unclosed")["command"] == "echo 'unclosed"
     both = "nohup t.py --lr 1 > bg.log 2>&1 | tee 'a b' 2>/dev/null; x&&y &"
     assert read_options(both)["command"] == "nohup t.py > bg.log 2>&1 | tee a b 2>/dev/null; x&&y &"
+
+
+@pytest.mark.parametrize(
+    ("command", "sims"),
+    [
+        ("export N=128\npython t.py --sims $N", "128"),
+        ('N=128; python t.py --sims="${N}"', "128"),
+        ("python t.py --sims $M", "64"),
+        ("M=32 && python t.py --sims $M", "32"),
+        ("M=32 python t.py --sims $M", "64"),  # the shell reads $M before it sets it for the program
+        ("[ -e x ] && N=1 || N=2; python t.py --sims $N", "$N"),
+        ("N=$(nproc); python t.py --sims $N", "$N"),
+        ("python t.py --sims $UNKNOWN", "$UNKNOWN"),
+        (["python", "t.py", "--sims", "$M"], "$M"),
+    ],
+)
+def test_a_setting_that_is_a_variable_of_the_command_has_its_value(command: str | list[str], sims: str) -> None:
+    run = Run(RunSpec(command=command, cwd="/", env={"M": "64"}), "finished")
+    assert read_configuration(run, None)["sims"] == sims
+
+
+def test_a_secret_variable_stays_masked_under_another_name() -> None:
+    run = Run(RunSpec(command="export API_KEY=abc123def456; python t.py --login $API_KEY", cwd="/"), "finished")
+    assert "abc123" not in read_configuration(run, None)["login"]
 
 
 def test_yaml_has_dotted_names_and_values_as_written() -> None:

@@ -18,10 +18,10 @@ from tests.support.ended_runs import Runs
 CODE = "def load():\n    return 1\n\n\ndef step(x):\n    return x + {}\n"
 
 
-def with_curve(runs: Runs, run_id: str, values: list[float], **spec: object) -> None:
+def with_curve(runs: Runs, run_id: str, values: list[float], tag: str = "loss", **spec: object) -> None:
     cwd = runs.add(run_id, cwd=str(runs.path / "work"), **spec)  # type: ignore[arg-type]
     table = runs.path / f"{run_id}.csv"
-    table.write_text("step,loss\n" + "".join(f"{10 * n},{value}\n" for n, value in enumerate(values)))
+    table.write_text(f"step,{tag}\n" + "".join(f"{10 * n},{value}\n" for n, value in enumerate(values)))
     (runs.home.runs / run_id / "attribution.json").write_text(json.dumps({"tensorboard": [str(table)]}))
     assert cwd
     keep(runs, run_id)
@@ -79,7 +79,18 @@ def test_a_gap_at_the_end_is_told_with_the_step_and_against_other_seeds(tmp_path
     assert curves(runs, "a-0", "a-0") == ["loss: identical up to step 390."]
     with_curve(runs, "c-2", [2.0, 2.1] * 19 + [2.0] * 2, command="python c.py")
     with_curve(runs, "c-3", [2.1, 2.0] * 19 + [2.0] * 2, command="python c.py")
-    assert curves(runs, "c-2", "c-3") == ["loss: the same, within its own scatter, up to step 390."]
+    assert curves(runs, "c-2", "c-3") == ["loss: no lasting gap up to step 390, the largest 2 → 2.1 at step 0."]
+
+
+def test_losses_of_unknown_names_are_compared_and_a_gap_that_closes_is_told(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    low = [1.0 - n / 50 for n in range(40)]
+    with_curve(runs, "a", low, command="python c.py", tag="L_total")
+    with_curve(
+        runs, "b", [x - (0.25 if 20 < n < 24 else 0) for n, x in enumerate(low)], command="python c.py", tag="L_total"
+    )
+    (line,) = [line for line in compare(runs, "a", "b") if line.startswith("L_total")]
+    assert line == "L_total: no lasting gap up to step 390, the largest 0.58 → 0.33 at step 210."
 
 
 @pytest.mark.parametrize("other", ["code", "config"])

@@ -36,6 +36,12 @@ def test_a_word_is_answered_with_value_and_step(text: str, told: str) -> None:
     assert describe_figure(question, "loss", CURVE, "min") == told
 
 
+def test_the_best_of_a_name_without_a_direction_is_both_of_its_ends() -> None:
+    told = "policy: max 5 (step 100), min 0.5 (step 1000); which is better is not known"
+    assert describe_figure(parse_question("best:policy"), "policy", CURVE, None) == told
+    assert describe_figure(parse_question("policy@400"), "policy", CURVE, None) == "policy at step 400: 2"
+
+
 def test_a_tag_alone_is_no_question_and_a_crossing_needs_a_comparison() -> None:
     for tag in ("loss", "rollout/ep_rew_mean", "metrics/mAP50(B)", "valid_0's l1"):
         assert parse_question(tag) == CurveQuestion(tag)

@@ -264,11 +264,12 @@ class _Reader:
         return word.lower() not in SILENT and self.add("unlike", word)
 
     def sorted_by(self, found: re.Match[str]) -> bool | str:
-        words = found["tag"].split()
-        if (known := self.names.find(words, last=False, only="metric")) is None:
+        words, is_order = found["tag"].split(), _RX.ordered.search(self.text) or "goal" in self.question
+        known = self.names.find(words, last=False, only="metric") or (find_metric(words) if is_order else None)
+        if known is None:
             return False
         rest = (words[known[0] :] or [""])[0].lower()
-        if rest and rest not in SILENT and not (_RX.ordered.search(self.text) or "goal" in self.question):
+        if rest and rest not in SILENT and not is_order:
             return False  # ``motivated by reward hacking``
         return self.put(ranked=known[1]) and " ".join(words[known[0] :])
 

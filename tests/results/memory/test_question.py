@@ -93,6 +93,10 @@ def ago(**span: float) -> float:
         ("lr over 3 best:reward", {"comparisons": (("lr", ">", "3"),), "ranked": "reward"}),
         ("seed 3 best reward", {"comparisons": (("seed", "=", "3"),), "ranked": "reward"}),
         ("the 3 best reward", {"ranked": "reward", "most": 3}),
+        (
+            "three best det runs by mAP50 with lr 32",  # no supervisor has noted mAP50
+            {"ranked": "mAP50", "most": 3, "comparisons": (("lr", "=", "32"),), "words": ("det",)},
+        ),
         ("cube, 2 best by reward", {"ranked": "reward", "most": 2, "words": ("cube",)}),
         (
             "lowest train/obj/total lr=5",
