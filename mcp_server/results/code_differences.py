@@ -90,19 +90,24 @@ def find_code_differences(codes: Sequence[CodeOfRun]) -> list[str]:
     if not differing:
         return []
     names = _drop_ends(differing)
+    commits = _list_commits(codes)
+    more = f" What else the commits {join_some(commits, _MOST_FILES)} changed is not compared." if commits else ""
     who = f" Alike: {groups}." if len(codes) > 2 and (groups := _group(codes, differing)) else ""  # noqa: PLR2004
     named = [code.named for code in codes]
     is_beside = all(named) and not any(_is_same_file(one, name) for one in frozenset().union(*named) for name in names)
     where = " beside the files that the commands name" if is_beside else ""  # whether a run used it is not known
-    return [f"Code differs{where}: {join_some(names, _MOST_FILES)}.{who}"]
+    return [f"Code differs{where}: {join_some(names, _MOST_FILES)}.{who}{more}"]
 
 
 def describe_other_code(codes: Sequence[CodeOfRun]) -> str:
     """Return in which files or commits the code of runs differs: ``sup.py``. Empty where no difference is known."""
+    return join_some([*_drop_ends(list_differing_files(codes)), *_list_commits(codes)], _MOST_FILES)
+
+
+def _list_commits(codes: Sequence[CodeOfRun]) -> list[str]:
+    """Return the commits of runs where they are not one: in more files than were kept their code may differ."""
     commits = list(dict.fromkeys(code.described_commit for code in codes if code.commit))
-    known = commits if len({code.commit for code in codes} - {""}) > 1 else []
-    names = _drop_ends(list_differing_files(codes)) or known
-    return join_some(names, _MOST_FILES)
+    return commits if len({code.commit for code in codes} - {""}) > 1 else []
 
 
 def list_differing_files(codes: Sequence[CodeOfRun]) -> list[str]:

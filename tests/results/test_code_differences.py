@@ -34,6 +34,13 @@ def test_uncommitted_changes_of_one_commit_are_compared_and_of_two_are_not() -> 
     assert describe_other_code([clean, CodeOfRun("b", "c1"), CodeOfRun("d")]) == ""
 
 
+def test_files_kept_under_two_commits_are_not_told_as_all_that_differs() -> None:
+    codes = [CodeOfRun("a", "c1", {"det.py": "1"}, {}), CodeOfRun("b", "c2", {"det.py": "2"}, {"det.py": "2"})]
+    assert describe_other_code(codes) == "det.py, c1, c2+changes"
+    told = "Code differs: det.py. What else the commits c1, c2+changes changed is not compared."
+    assert find_code_differences(codes) == [told]
+
+
 def test_a_file_below_its_work_tree_and_below_the_directory_is_named_once() -> None:
     one = CodeOfRun("a", "c", {"m.py": "1"}, {"src/m.py": "1"})
     assert find_code_differences([one, CodeOfRun("b", "c", {"m.py": "2"}, {"src/m.py": "2"})]) == [

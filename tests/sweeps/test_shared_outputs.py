@@ -85,6 +85,11 @@ def test_the_main_of_a_module_that_is_imported_for_a_function_writes_nothing(tmp
         assert len(find_shared_outputs(cells)) == count
 
 
+def test_one_directory_under_a_name_that_may_be_an_input_is_told_as_a_condition(tmp_path: Path) -> None:
+    (warning,) = find_shared_outputs(planned(tmp_path, "os.makedirs(a.dir)\n", "python scripts/go/train.py --dir out"))
+    assert "(makedirs), and all have --dir out: if they write there, their files mix." in warning
+
+
 def test_a_directory_named_by_the_second_is_no_place_of_its_own(tmp_path: Path) -> None:
     dated = "began = time.time()\nos.makedirs(time.strftime('logs/%Y-%m-%d_%H-%M-%S'))\n"
     (warning,) = find_shared_outputs(planned(tmp_path, dated))
@@ -98,6 +103,7 @@ def test_a_directory_named_by_the_second_is_no_place_of_its_own(tmp_path: Path) 
         ("print(1)\n", "python scripts/go/train.py --lr {lr}"),
         ("torch.save(model, out)\n", "python scripts/go/train.py --out /w/{lr}"),
         ("torch.save(model, out)\n", "python scripts/go/train.py --out runs/{{run_id}}"),
+        ("os.makedirs(a.dir)\n", "python scripts/go/train.py --dir out/{lr}"),
     ],
 )
 def test_a_script_that_keeps_files_apart_or_writes_none_is_not_warned_of(

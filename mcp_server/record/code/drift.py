@@ -95,9 +95,13 @@ def find_changed_code(
     commit = f"commit {kept.commit[:_COMMIT_CHARS]} → {git.commit[:_COMMIT_CHARS]}" if is_other else ""
     tracked, top = {*former.git.changed, *git.changed}, Path(git.root)
     found = {*kept_sources.list_changed_sources(former, top), *(name for name in kept.deleted if (top / name).exists())}
-    found |= {*git.changed, *git.untracked} - {*former.git.changed, *former.git.untracked}
+    committed = kept_sources.list_committed(git.root, kept.commit, git.commit) if is_other else set[str]()
+    found |= {*committed, *git.changed, *git.untracked} - {*former.git.changed, *former.git.untracked}
+    tracked |= committed
     mine = (name for name in found if name in tracked or (name.endswith(SOURCES) and kept_sources.is_code(top, name)))
-    return commit, sorted(name_below(str(top / name), cwd) for name in mine)
+    new = {*git.untracked} - {*former.git.untracked, *committed}  # whether the run would use one is not known
+    ordered = sorted(mine, key=lambda name: (name in new, name))
+    return commit, [f"{name_below(str(top / name), cwd)}{' (new)' if name in new else ''}" for name in ordered]
 
 
 def digest_variables(env: Mapping[str, str], given: Collection[str] = ()) -> dict[str, str]:

@@ -292,6 +292,14 @@ def run_git(directory: str, *words: str, data: bytes = b"", env: Mapping[str, st
     return process.stdout
 
 
+def list_committed(repository: str, former: str, now: str) -> set[str]:
+    """Return the files in which two commits differ, none where that cannot be told."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        words = ("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", former, now)
+        return {*filter(None, run_git(repository, *words, "--").decode("utf-8", "replace").split("\0"))}
+    return set()
+
+
 # --- data that the command names
 
 _DATA_KINDS = ("checkpoint", "data file", "data directory", "model")

@@ -334,7 +334,8 @@ def warn_of_former_files(spec: RunSpec, store: RunStore) -> list[str]:
     if spec.mirror or resumes(spec.command, spec.params) or any(mark in json.dumps(ran, default=str) for mark in _OWN):
         return []
     for other in store.list_specs(RunQuery("finished", mirror=""), _MOST_FORMER):
-        if (other.command, other.params, other.env) != ran or (other.cwd != spec.cwd and other.run_id != spec.like):
+        is_same = (other.command, other.params, other.env) == ran and other.run_id != spec.run_id
+        if not is_same or (other.cwd != spec.cwd and other.run_id != spec.like):
             continue
         records = map(read_outputs, store.directory_of(other.run_id).glob("attempts/*/outputs.json"))
         files = [file for record in records if record for file in record.files if not (file.append or file.unsure)]

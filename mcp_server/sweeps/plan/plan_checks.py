@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_server.command.configs import is_function, takes_settings, unfold
 from mcp_server.command.inputs import find_arguments
-from mcp_server.command.outputs import find_in_command
+from mcp_server.command.outputs import find_in_command, names_a_place
 from mcp_server.command.script_options import read_options, read_script
 from mcp_server.command.shell import parse
 from mcp_server.errors import BadArgument
@@ -20,6 +20,7 @@ from mcp_server.record.sweeps.sweep_ranking import find_forms
 from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.sweeps.plan.plan import LABELS, find_seeds
 from mcp_server.text.equal_settings import Place
+from mcp_server.text.formatting import join_some
 
 _OWN_VALUE = "Give each a value of its own, e.g. a seed."
 _OVERRIDE = re.compile(r"([+~]{0,2}[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
@@ -219,20 +220,29 @@ def find_shared_outputs(cells: Sequence[Cell]) -> list[str]:
 
 
 def _find_unnamed(cells: Sequence[Cell]) -> Iterator[str]:
-    read, found = _read_scripts(), dict[str, list[str]]()
+    read, found = _read_scripts(), dict[tuple[str, str], list[str]]()
     for cell in cells:
         if _is_open(cell.launch) and not list(_list_outputs(cell.launch)):
             text = read(cell)
             if (sign := _WRITES.search(text)) and not _OWN_PLACE.search(text):
-                found.setdefault(sign[0].strip("(."), []).append(cell.name)
-    for written, sharing in found.items():
+                place = join_some(_list_places(cell.launch), _MOST_NAMED)
+                found.setdefault((sign[0].strip("(."), place), []).append(cell.name)
+    for (written, place), sharing in found.items():
         if len(sharing) > 1:
+            fixed = "name no directory: if two have one (a fixed path, a name by the second)"
+            named = f"all have {place}: if they write there" if place else fixed
             yield (
-                f"{len(sharing)} cells ({sharing[0]}, …) run a script that writes files ({written}), and name no "
-                "directory: if two have one (a fixed path, a name by the second), their files mix. Pass its option for "
+                f"{len(sharing)} cells ({sharing[0]}, …) run a script that writes files ({written}), and {named}, "
+                "their files mix. Pass its option for "
                 f"outputs with {_OF_A_RUN}, or let it read RUNWARD_RUN_ID."
             )
             return
+
+
+def _list_places(launch: Mapping[str, Any]) -> list[str]:
+    """Return what options of one word, such as ``--dir out/a``, name: where a program writes, or reads."""
+    options = {**parse(launch["command"]).split_options()[0], **(launch.get("params") or {})}
+    return [f"--{name} {value}" for name, value in options.items() if name.isalpha() and names_a_place(name)]
 
 
 def _is_open(launch: Mapping[str, Any]) -> bool:

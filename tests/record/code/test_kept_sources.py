@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.code.code_snapshot import CodeSnapshot
+from mcp_server.record.code.drift import find_changed_code
 from mcp_server.record.code.kept_sources import find_obstacle, keep_sources, look_at_inputs, restore_sources
 from mcp_server.system.git_state import GitState, read_git_state
 
@@ -131,6 +132,20 @@ def keep(root: Path, cwd: Path, kept: Path, *, uses_git: bool = True) -> CodeSna
     sources = keep_sources(cwd, state if state.commit else GitState(), kept, {})
     assert sources.root == str(root), state
     return replace(CodeSnapshot(git=state, archive=sources), directory=kept)
+
+
+def test_files_of_commits_between_are_named_and_new_ones_behind_them(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "p")
+    commit(root)
+    dirty(root)
+    former = keep(root, root, tmp_path / "kept")
+    (root / "pkg" / "net.py").write_text("WIDTH = 2\n")
+    git(root, "commit", "-qam", "two")
+    (root / "train.py").write_text("print(3)\n")
+    (root / "eval.py").write_text("print(4)\n")
+    commits, names = find_changed_code(former, str(root), lambda cwd: read_git_state(cwd, os.environ)) or ("", [])
+    assert commits.startswith("commit ")
+    assert names == ["pkg/net.py", "train.py", "eval.py (new)"]
 
 
 EDITS = (dirty, untracked, renamed, moded, relinked, binary, retyped, staged, converted, submodule, advanced)

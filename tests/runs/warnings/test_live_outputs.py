@@ -102,6 +102,7 @@ def test_the_same_command_again_names_a_file_that_the_former_run_wrote_wherever_
     again = RunSpec(run_id="two-efgh", command="python lm.py", params={"lr": 0.1}, cwd=str(cwd))
     (warning,) = warn_of_former_files(again, runs.store)
     assert warning.startswith(f"one-abcd ran the same command and wrote {files[1]}: this run may overwrite its files.")
+    assert warn_of_former_files(replace(again, run_id="one-abcd"), runs.store) == []  # it has ended itself by now
     assert warn_of_former_files(replace(again, cwd="/copy", like="one-abcd"), runs.store) == [warning]
     for others in (replace(again, params={"lr": 0.2}), replace(again, cwd="/p"), replace(again, command="python b.py")):
         assert warn_of_former_files(others, runs.store) == []
