@@ -16,6 +16,7 @@ from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.codec import decode
 from mcp_server.record.run_directory import now
 from mcp_server.system.files import find_archive
+from mcp_server.system.processes import wait_channel
 
 PROGRAM = Path(__file__).resolve().parent / "nvml"
 
@@ -51,9 +52,16 @@ def query_gpus(
     assert process.stdout is not None  # noqa: S101 - stdout is a pipe
     line = _read_line(process.stdout.fileno(), time.monotonic() + within_s)
     if line is None:
+        # The program itself says what a call into the driver does not return from, unless the kernel holds all of it.
+        is_held = wait_channel(process.pid).startswith("D")
         _kill(process)
-        text = f"The NVIDIA driver did not answer within {within_s:g} s. A person should look at `dmesg`, and reboot."
-        return Snapshot(now(), trouble="hangs", text=text)
+        if is_held:
+            text = (
+                f"The NVIDIA driver did not answer within {within_s:g} s. A person should look at `dmesg`, and reboot."
+            )
+            return Snapshot(now(), trouble="hangs", text=text)
+        text = f"The GPUs were not read within {within_s:g} s: this host is busy, or its driver slow. Ask again later."
+        return Snapshot(now(), trouble="failed", text=text)
     snapshot = _parse_snapshot(line)
     error_text = "" if snapshot else _describe_crash(process)
     hangs = snapshot and (snapshot.trouble == "hangs" or any(gpu.hangs for gpu in snapshot.gpus))
