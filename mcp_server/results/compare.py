@@ -1,5 +1,6 @@
 """Compares runs in one table: settings that differ, progress, metrics, evaluations, checkpoints. Reads only."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -11,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from mcp_server.command.shell import find_directory
-from mcp_server.errors import BadArgument
+from mcp_server.errors import BadArgument, RunUnreadable, SweepNotFound
 from mcp_server.record.code.code_snapshot import read_code_snapshot
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration
@@ -107,7 +108,8 @@ def build_comparison(
     metrics = [name.removeprefix(ANY_COUNT) for name in metrics]
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)  # runs share directories
-    read = partial(_read_run, store, scalars, metrics, root_cwd, *lookups)
+    printed = metrics or _list_sweep_metrics(store, runs)
+    read = partial(_read_run, store, scalars, metrics, printed, root_cwd, *lookups)
     entries = [read(run) for run in runs]
     chosen = [name for name in metrics if names_value(name) and not _is_tag(name, entries)]
     read_all = {name: [list(read_values(run, store, scalars, name)) for run in runs] for name in chosen}
@@ -293,6 +295,15 @@ def _select_runs(
     return selected[:_MOST_RUNS], further, [f"{left_out} more runs were left out."] if left_out > 0 else []
 
 
+def _list_sweep_metrics(store: RunStore, runs: Sequence[Run]) -> list[str]:
+    """Return by which metrics the sweeps of these runs rank."""
+    found = []
+    for sweep_id in dict.fromkeys(run.spec.sweep for run in runs if run.spec.sweep):
+        with contextlib.suppress(SweepNotFound, RunUnreadable):
+            found.append(store.sweeps.observe(sweep_id).spec.metric)
+    return list(filter(None, found))
+
+
 def _tabulate_benchmarks(entries: Sequence[ComparedRun], metrics: Sequence[str], *, bold: bool) -> Benchmarks:
     settings_of = merge_overrides([entry.settings for entry in entries])
     runs = [
@@ -314,6 +325,7 @@ def _read_run(
     store: RunStore,
     scalars: Scalars,
     metrics: Sequence[str],
+    printed: Sequence[str],
     root_cwd: str,
     look_for_checkpoints: Callable[[Path], list[Checkpoint]],
     look_for_evaluations: Callable[[Path], list[tuple[Path, float]]],
@@ -334,7 +346,7 @@ def _read_run(
         here, remark = show_far_files(run, own)
     files = evaluations.find_run_evaluations(here, own, look_for_evaluations)
     saved = checkpoints.find_run_checkpoints(here, own, look_for_checkpoints)
-    asked = [name for name in metrics if not match_tags(name, [one.tag for one in run_metrics.metrics])]
+    asked = [name for name in printed if not match_tags(name, [one.tag for one in run_metrics.metrics])]
     read = {str(name_there(one.source, run)) for one in files}  # what is uncertain for curves may be an evaluation
     uncertain = [*scalars.locate(run).uncertain, *(str(name_there(path, run)) for path in own.uncertain)]
     return ComparedRun(

@@ -12,11 +12,13 @@ import pytest
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
+from mcp_server.record.sweeps.sweep_spec import Cell
 from mcp_server.results.compare import build_comparison
 from mcp_server.results.comparison_cells import describe_end, shorten_names
 from mcp_server.results.outcome_answers import Comparison
 from mcp_server.views.run_status import describe
 from tests.support.ended_runs import BEGAN_S, Runs
+from tests.support.sweeps import write_sweep
 
 
 @pytest.fixture
@@ -346,3 +348,15 @@ def test_a_curve_is_no_evaluation_beside_itself_and_figures_have_four_digits(run
     assert "eval val_iou" not in (comparison.columns or "")
     assert "eval recon_loss" not in [*(comparison.columns or "").split("|"), *(comparison.same or {})]
     assert [row["eval success_rate"] for row in table(comparison)] == ["0.9039", "0.452"]
+
+
+def test_the_metric_of_a_sweep_is_a_column_though_its_runs_only_print_it(runs: Runs) -> None:
+    write_sweep(runs.path / "state", [Cell("a", "1")], [], metric="mAP50")
+    for run_id, value, sweep in (("cfm-aaaa", 0.5597, "night-ab3d"), ("cfm-bbbb", 0.579, None)):
+        cwd = runs.add(run_id, command="python train.py", sweep=sweep)
+        put(cwd / "progress.csv", "step,L_total\n" + "".join(f"{n},{3 - n / 2}\n" for n in range(6)))
+        put(runs.home.runs / run_id / "attempts" / "1" / "output.log", f"done; best mAP50 {value} at iteration 40\n")
+    compared = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
+    assert [row["eval mAP50"] for row in table(compared)] == ["0.5597", "0.579"]
+    alone = build_comparison(runs.store, runs.scalars, run_ids=["cfm-bbbb"])
+    assert "mAP50" not in (alone.columns or ""), "a run of no sweep"
