@@ -93,6 +93,8 @@ STEP = "step"
 FEWEST_COUNTED, _COUNTED_BYTES = 3, 3072  # rows that tell a counter, and the bytes in which they are looked for
 _WORDS = re.compile(r"[^\W_]+")
 _SEPARATORS = re.compile(r"[\s-]+")
+_DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d+(?:[eE][-+]?\d+)?\s*(?:;|$))")
+_BEFORE_NAMES = re.compile(r"#[#\s]*(?=[^\W\d])")
 _MOST_COMMENTS = 64  # above a table
 _TRIAL = ("number", "trial")  # counts trials only beside the value of each
 _VALUES = frozenset({"value", "values_0", "objective"})
@@ -232,10 +234,14 @@ def read_header(head: bytes) -> Header | None:
 def split_rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
     """Yield the cells of each line; any number of blanks separates those of a table without another separator.
 
+    A comma in a number of a table that semicolons separate is its decimal sign. Names in a comment are those cells.
+
     Raises:
         csv.Error: Python's csv module rejects a line.
     """
     is_blank = separator == " "
+    lines = (line[found.end() :] if (found := _BEFORE_NAMES.match(line)) else line for line in lines)
+    lines = (_DECIMAL_COMMA.sub(".", line) for line in lines) if separator == ";" else lines
     return csv.reader(map(str.strip, lines) if is_blank else lines, delimiter=separator, skipinitialspace=is_blank)
 
 

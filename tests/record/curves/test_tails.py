@@ -115,6 +115,18 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
         "energy;sweep\n0.5;21\n0.4;22\n0.3;23\n",
         [(21, {"energy": 0.5}), (22, {"energy": 0.4}), (23, {"energy": 0.3})],
     ),
+    "a header in a comment, written again": (
+        "# it loss lr\n1 0.5 0.02\n# it loss lr\n# goes on\n2 0.4 0.02\n",
+        [(1, {"loss": 0.5, "lr": 0.02}), (2, {"loss": 0.4, "lr": 0.02})],
+    ),
+    "decimal commas": (
+        "Epoche;Verlust;R1\n1;0,4849;-1,5e1\n2;0,3711;17\n3;0,2834;19,25\n",
+        [
+            (1, {"Verlust": 0.4849, "R1": -15.0}),
+            (2, {"Verlust": 0.3711, "R1": 17.0}),
+            (3, {"Verlust": 0.2834, "R1": 19.25}),
+        ],
+    ),
     "a step in a group": ("time/total_timesteps,rollout/ep_rew_mean\n128,20\n", [(128, {"rollout/ep_rew_mean": 20.0})]),
 }
 

@@ -132,6 +132,13 @@ def test_a_column_of_any_name_that_rises_by_one_counts_steps_also_under_a_second
     assert points(run, "warp") == [(1, 2.8), (2, 2.7), (3, 2.6), (4, 2.5)]
 
 
+def test_a_header_in_a_comment_that_each_attempt_writes_again_begins_another_part(tmp_path: Path) -> None:
+    path = tmp_path / "curve.dat"
+    path.write_text("# it L_cls lr\n1 1.5 0.02\n2 1.25 0.02\n# it L_cls lr\n1 1.0 0.01\n2 0.5 0.01\n3 0.25 0.01\n")
+    assert find_sources(tmp_path) == [ScalarSource("csv", path)]
+    assert points(read(path), "L_cls") == [(1, 1.0), (2, 0.5), (3, 0.25)]
+
+
 def test_a_batch_number_that_restarts_with_each_epoch_is_not_a_step(tmp_path: Path) -> None:
     rows = "".join(f"{epoch},{batch},{epoch + batch / 8}\n" for epoch in range(3) for batch in range(4))
     run = read(csv_file(tmp_path, "epoch,step,loss\n" + rows))
