@@ -144,7 +144,8 @@ def read_printed_value(log: Path, name: str, after: str = "") -> float | None:
         marks = [number for number, line in enumerate(lines) if line.strip() == after]
         lines = lines[marks[-1] + 1 :] if marks else []
     as_said = _compile_said(name)
-    for line in reversed(lines):
+    of_best = [line for line in lines if "best" in line.lower()]
+    for line in (*reversed(_leave_out_best(lines)), *reversed(of_best)):
         named = {**_find_spaced(line), **_find_own_names(line)}
         if found := match_tags(name, named):
             return named[found[-1]]
@@ -167,6 +168,11 @@ def _read_end(log: Path) -> list[str]:
         return []
 
 
+def _leave_out_best(lines: Iterable[str]) -> list[str]:
+    """Return the lines without the figures that they call the best: these are not the last, nor is their epoch."""
+    return [_RX.best.sub("", line) if "best" in line.lower() else line for line in lines]
+
+
 def _compile_said(name: str) -> re.Pattern[str] | None:
     words = [re.escape(word) for word in _WORDS.findall(name[:_LONGEST_NAME])]
     said = _BETWEEN_WORDS.join(words)
@@ -183,7 +189,8 @@ def read_as_said(run: Run, rundir: RunDir, name: str) -> LogMetrics:
     if as_said is None or log.select(name) or match_tags(name, log.counts):
         return log
     for path in (rundir.log(run.attempt), *find_redirected(run, rundir, run.attempt)):
-        if said := _find_said(as_said, _read_end(path)):
+        lines = _read_end(path)
+        if said := _find_said(as_said, _leave_out_best(lines)) or _find_said(as_said, lines):
             parts, wholes = [one.part for one in said], {one.whole for one in said}
             # `fold 1/4`, `fold 2/4`: how far it is; `solved 7/10` is a share.
             rises = {after - before for before, after in pairwise(parts)}
@@ -333,7 +340,7 @@ class _LogReader:
         """Yield what ``line`` counts, by its own words or by the column of its table."""
         if (row := self._progress.count_of_row) is not None:
             yield row[0], float(row[1])
-        for name, value, _ in find_named_values(line):
+        for name, value, _ in find_named_values(_leave_out_best([line])[0]):
             word = name.text.rpartition(" ")[2]
             if name.bits & COUNTS and (word == name.text or rank_step(name.text) is not None):
                 yield word, value

@@ -291,6 +291,15 @@ def test_the_epoch_of_the_best_value_is_not_how_many_there_were(tmp_path: Path) 
     assert [value for points in found.values() for _, value in points] == [9.1]
 
 
+def test_a_figure_that_its_line_calls_the_best_is_not_the_last_and_counts_nothing(tmp_path: Path) -> None:
+    lines = [f"Epoch {n} of 9\n  loss 0.{n}\n  F1: 0.3{9 - n} (best 0.38, epoch 1)" for n in range(1, 10)]
+    read(tmp_path, [*"\n".join(lines).splitlines(), "best F1: 0.38, kept", "best recall@1 32.4 % (epoch 7)"])
+    log = RunDir(tmp_path).log(1)
+    assert read_as_said(make_run(), RunDir(tmp_path), "epoch").counts["epoch"][-1] == (None, 9.0)
+    assert (read_printed_value(log, "F1"), read_printed_value(log, "best F1")) == (0.3, 0.38)
+    assert read_printed_value(log, "recall@1") == 32.4  # nothing else is said of it
+
+
 @pytest.mark.parametrize(
     ("form", "word"),
     [
