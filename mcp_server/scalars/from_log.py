@@ -28,6 +28,7 @@ from mcp_server.diagnosis.progress.named_values import (
     classify_name,
     find_named_values,
     names_count,
+    replace_leaders,
 )
 from mcp_server.diagnosis.progress.progress_bars import find_bar
 from mcp_server.diagnosis.progress.tables import is_row
@@ -163,7 +164,7 @@ def _read_end(log: Path) -> list[str]:
     try:
         with open_regular(log) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
-            return list(split_lines(file.read(_MOST_BYTES).decode(errors="replace")))
+            return [*map(replace_leaders, split_lines(file.read(_MOST_BYTES).decode(errors="replace")))]
     except OSError:
         return []
 
@@ -296,7 +297,7 @@ class _LogReader:
             return self._describe()
 
     def _take(self, data: bytes) -> None:
-        for line in split_lines(data.decode(errors="replace")):
+        for line in map(replace_leaders, split_lines(data.decode(errors="replace"))):
             readings = self._progress.read_lines([line])
             is_row_of_names = self._progress.is_row_of_names
             if self._rows and not is_row_of_names:

@@ -235,6 +235,8 @@ def test_a_log_that_was_cut_off_or_replaced_is_read_from_its_beginning(tmp_path:
         ("val_loss 3 epochs without a gain", None),
         ("val_loss 7/10, mean return 153.85", 0.7),
         ("val_loss: 7 of 10", 0.7),
+        ("average val_loss ......... 0.5365 bpp", 0.5365),
+        ("val-loss ........... 22 of 24 (91.7 %)", 22 / 24),
         ("Outcome: 24 of 50 trials val_loss (48 %), 17 timed out", 0.48),
         ("trial 20 of 50: val_loss", None),
         ("val_loss 2026-11-28", None),

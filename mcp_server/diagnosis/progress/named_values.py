@@ -199,9 +199,14 @@ def _find_speeds(line: str) -> list[str]:
     return _RX.speed.findall(line) if "fps" in line.lower() or "/s" in line else []
 
 
+def replace_leaders(line: str) -> str:
+    """Return the line with a colon in place of dots that lead from a name to its number: `bit-exact ..... 22 of 24`."""
+    return _RX.leader.sub(": ", line) if " ..." in line else line
+
+
 def find_named_values(line: str) -> list[NamedValue]:
     """Return the named numbers of ``line`` that are counts or metrics, in order."""
-    values = []
+    values, line = [], replace_leaders(line)
     if any(sign in line for sign in _SCOPED) and (scope := _RX.scope.search(line)) is not None:
         inner = find_named_values(scope["inner"])
         outer = find_named_values(line[: scope.start()] + line[scope.end() :])

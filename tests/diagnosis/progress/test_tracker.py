@@ -811,6 +811,12 @@ def test_a_count_below_a_part_of_several_has_the_total_of_all_parts_or_none() ->
     assert seen == [(20, None, 1), (40, 120, 1), (60, 120, 1)]
 
 
+def test_dots_that_lead_to_a_loss_below_a_heading_make_its_last_epoch_count() -> None:
+    tracker = read("\n".join(f"Epoch {n} of 4\n    triplet loss ... 0.4{n}\n    kept" for n in range(1, 5)))
+    assert (tracker.step, tracker.total_steps, tracker.metrics) == (4, 4, {"triplet loss": 0.44})
+    assert read("Loading ... 3 of 4 shards\nWaiting for loss ...\n").step is None
+
+
 def test_a_fold_that_each_line_names_begins_a_round_and_interleaved_ones_do_not() -> None:
     folds = [f"[fold {k}/3] round {n}: C-index 0.7{k}{n}1" for k in (1, 2, 3) for n in (5, 10, 15)]
     assert [(line.round, line.step) for line in ProgressTracker().read_lines(folds)][-4:] == [
