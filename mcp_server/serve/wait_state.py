@@ -119,7 +119,7 @@ async def _complete(
     return WaitState(
         status="completed",
         updated_at=now(),
-        message=f"{outcome.reason}: {describe_progress(outcome.runs, time.time())}",
+        message=f"{answer.reason}: {describe_progress(outcome.runs, time.time())}",
         result=_dump(wait_run.TOOL.make_result(answer)),
         cursors={run_id: cursor.unconfirmed(spec.cursors.get(run_id, Cursor())) for run_id, cursor in cursors.items()},
         positions=metric.positions if metric is not None else {},

@@ -9,7 +9,7 @@ from mcp_server.backends.local import check_program
 from mcp_server.errors import BadArgument, RunwardError, StateUnusable
 from mcp_server.record.run_directory import write_json
 from mcp_server.record.sweeps.sweep_spec import SweepDir, SweepSpec
-from mcp_server.record.sweeps.sweep_state import COMPLETE, Sweep, fold_sweep
+from mcp_server.record.sweeps.sweep_state import COMPLETE, LIVE, Sweep, fold_sweep
 from mcp_server.runs.code.code_copy import keep_sweep_code_state
 from mcp_server.runs.launch.arguments import check_name
 from mcp_server.runs.launch.idempotency import hold_key
@@ -113,7 +113,8 @@ async def rehearse_sweep(
     new, told = _find_limits(request, former)
     spec = replace(former.spec if added is None else added, **new)  # type: ignore[arg-type]  # all are whole numbers
     longer = fold_sweep(spec, former.events)
-    planned = replace(spec, cells=tuple(state.cell for state in find_started(longer)))
+    runs_on = () if longer.is_paused else (LIVE,)  # what lives now is not started
+    planned = replace(spec, cells=tuple(each.cell for each in find_started(longer) if each.state not in runs_on))
     if added is None:
         return PlannedSweep(planned, {}, told), longer
     checked = await _check_added(added, former, store, environ)

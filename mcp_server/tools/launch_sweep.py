@@ -23,6 +23,7 @@ from mcp_server.sweeps.sources.hydra_source import list_places
 from mcp_server.sweeps.start import StartedSweep, rehearse_sweep, start_sweep
 from mcp_server.sweeps.tables.log import note_cells
 from mcp_server.system import tmux
+from mcp_server.text.formatting import counted
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.support.context import WOKEN, Call, caller, identity, server_of, when_answered
 from mcp_server.tools.support.launch_approval import (
@@ -152,7 +153,10 @@ async def launch_sweep(
         more = [f"… {len(lines) - shown} more cells"] if lines[shown:] else []
         hours = await run_in_thread(describe_hours, planned.spec, planned.checked, server.store, former)
         goes_on = ""
-        if former is not None:
+        if former is not None and not former.ended and not planned.added:
+            due = counted(len(planned.spec.cells), "more cell")
+            goes_on, hours = f"{former.sweep_id} is under way, and starts {due} without this call.", ""
+        elif former is not None:
             goes_on = f"{former.sweep_id} would go on with these cells{planned.added and f': {planned.added}'}. "
         if planned.spec.open is not None:
             goes_on, hours = "", describe_open(planned.spec, former, hours)

@@ -88,7 +88,7 @@ async def wait_run(
         server.calls.end_wait()
         if delivery is None and (told := server.calls.tell_cut_off()) is not None:
             answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, told)))})
-        if outcome.reason == "heartbeat" and timeout_s != 0 and await server.is_woken(ctx):
+        if answer.reason == "heartbeat" and timeout_s != 0 and await server.is_woken(ctx):
             answer = answer.model_copy(update={"note": " ".join(filter(None, (answer.note, context.WOKEN)))})
         # A later wait of this caller for the same run may have begun while the answer is made.
         newest = opened.newest_for and opened.newest_for | (cursors.keys() - set(spec.run_ids))

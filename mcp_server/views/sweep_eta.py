@@ -38,8 +38,13 @@ _ENDS_A_SLOT = 0.5  # ended cells for each slot, from which on their rate is bet
 
 
 def estimate_rest_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
-    """Return how many seconds the rest takes, or None where that is not known. ``live``: the live runs, by cell."""
-    if sweep.ended or sweep.is_metric_missing or any(run.unreachable for run in live.values()):
+    """Return how many seconds the rest takes, or None where that is not known. ``live``: the live runs, by cell.
+
+    An open sweep goes on with trials that nobody has proposed yet.
+    """
+    if sweep.ended or sweep.spec.open is not None or sweep.is_metric_missing:
+        return None
+    if any(run.unreachable for run in live.values()):
         return None
     # A run that has ended holds its slot until the conductor has noted it, and starts the next one.
     begun = add_rests(sweep, {name: run for name, run in live.items() if run.state not in ("queued", "starting")})

@@ -146,7 +146,8 @@ def _read_cell_tail(run_id: str | None, store: RunStore) -> list[str]:
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
     is_open = sweep.spec.open is not None  # its verdicts say what is best, and what failed
-    best, failed = find_best(sweep), () if is_open else sweep.failed
+    is_measuring = not sweep.ended and sweep.phase is None and sweep.unmeasured  # the last values, one by one
+    best, failed = None if is_measuring else find_best(sweep), () if is_open else sweep.failed
     earlier = failed[:-_MOST_FAILED]
     is_advised = any(cell.end.get("failure") for cell in failed[-_MOST_FAILED:])
     return SweepStatus(
@@ -160,7 +161,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         failed_more=f"{len(earlier)} before these: {count_kinds(earlier)}" if earlier else None,
         live=_describe_live_cells(live, now_s)[: _FEW_LIVE if is_open else None] or None,
-        eta_s=None if is_open else round_known(estimate_rest_s(sweep, live, now_s)),
+        eta_s=round_known(estimate_rest_s(sweep, live, now_s)),
         events=_describe_events(sweep, since) or None,
         warnings=list(sweep.shared_outputs.values())[:_MOST_SHARED] or None,
         hint=" ".join(_explain_failed(sweep, is_advised=is_advised)) or None,

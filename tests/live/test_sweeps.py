@@ -975,6 +975,11 @@ async def test_cells_join_a_sweep_that_is_under_way_and_one_that_was_stopped(san
     async with sandbox.agent_in_process() as agent:
         sweep_id = (await agent.call("launch_sweep", max_parallel=5, **plan(1, 2)))["sweep_id"]
         await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+        dry = await agent.call("launch_sweep", name="joined", resume="continue", dry_run=True)
+        assert (dry["cells"], dry.get("plan")) == ({"total": 2, "to_start": 0}, None), "none that lives is started"
+        assert f"{sweep_id} is under way, and starts 0 more cells without this call. Nothing" in dry["next_step"]
+        dry = await agent.call("launch_sweep", dry_run=True, **plan(1, 2, 4))
+        assert [line.split()[2] for line in dry["plan"]] == ["seed4:"]
         joined = await agent.call("launch_sweep", **plan(1, 2, 4))
         assert "goes on: 1 cell added, 2 kept." in joined["next_step"]
         await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 3, "the new one beside them")

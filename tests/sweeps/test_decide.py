@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -287,6 +287,24 @@ def test_a_status_says_how_many_failed_before_the_cells_it_lists() -> None:
         "2 before these: 2 oom_gpu",
     )
     assert summarise_sweep(make(6, *ends[:3]), {}, now_s=0.0).failed_more is None
+
+
+def test_no_best_is_told_of_ended_cells_while_the_last_values_are_noted() -> None:
+    pairs = [("c0", 28.3), ("c1", 28.0), ("c2", 32.4), ("c3", 32.4)]
+    settings = [{"margin": 0.1, "seed": 1}, {"margin": 0.1, "seed": 2}, {"margin": 0.2, "seed": 1}, {"margin": 0.2}]
+    cells = tuple(Cell(name, "1", params) for (name, _), params in zip(pairs, settings, strict=True))
+    events = [event for name, _ in pairs for event in (started(name), ended(name))]
+    noted = [{"kind": "cell_measured", "cell": name, "run_id": f"r-{name}", "value": value} for name, value in pairs]
+    spec = SweepSpec("s-abcd", "s", cells=cells, metric="recall", goal="max")
+
+    def best(*more: dict[str, Any]) -> str | None:
+        numbered = [cast(RecordEvent, {"seq": n, **each}) for n, each in enumerate([*events, *more], 1)]
+        found = summarise_sweep(fold_sweep(spec, numbered, Liveness.ALIVE), {}, now_s=0.0).best
+        return None if found is None else found.cell
+
+    assert best(*noted[:3]) is None, "two seeds of the worse setting, and one of the better"
+    assert best(*noted) == "c2"
+    assert best(*noted[:3], {"kind": "ended", "state": "finished"}) == "c0", "the last value cannot be read"
 
 
 def test_beside_a_run_stand_the_failures_of_its_own_attempts() -> None:

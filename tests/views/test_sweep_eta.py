@@ -487,6 +487,13 @@ def test_before_the_first_end_live_cells_tell_how_long_waiting_ones_take() -> No
     assert estimate_rest_s(sweep, {"a": live(0)}, BEGUN_S + 10) is None
 
 
+def test_an_open_sweep_has_no_time_left_since_more_trials_may_be_proposed() -> None:
+    cells, events = [Cell("t0.0", "1"), Cell("t0.1", "1")], [start("t0.0", 0), end("t0.0", 20, 20), start("t0.1", 20)]
+    runs = {"t0.1": live(20, eta_s=7)}
+    assert estimate_rest_s(sweep_of(cells, events), runs, BEGUN_S + 33) == 7
+    assert estimate_rest_s(sweep_of(cells, events, open={"budget": 5}), runs, BEGUN_S + 33) is None
+
+
 def test_a_moment_between_two_short_cells_hides_no_estimate() -> None:
     cells = [Cell(f"c{n}", "1") for n in range(6)]
     events = [event for n in range(3) for event in (start(f"c{n}", n), end(f"c{n}", n + 0.5, 0.3))]

@@ -190,6 +190,12 @@ class Sweep:
         return tuple(sorted(failed, key=lambda cell: cell.end.get("seq", 0)))
 
     @property
+    def unmeasured(self) -> list[CellState]:
+        """The cells whose run has ended, and whose value is not noted yet."""
+        measured = {event.get("run_id") for event in self.events if event["kind"] == "cell_measured"}
+        return [cell for cell in self.cells if cell.end and cell.runs and cell.run_id not in measured]
+
+    @property
     def refusal(self) -> str | None:
         """Why no cell can be launched now, as long as that lasts, or why one is in doubt."""
         for event in reversed(self.events):

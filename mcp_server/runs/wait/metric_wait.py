@@ -15,6 +15,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run, posix
 from mcp_server.record.sweeps.sweep_state import Sweep, Watched
 from mcp_server.runs.wait.cursors import MetricPosition, MetricSource
+from mcp_server.runs.wait.waiting import WaitOutcome
 from mcp_server.scalars import condition as conditions
 from mcp_server.scalars.from_log import LogMetrics, count_alike
 from mcp_server.scalars.locate import MetricLocation
@@ -68,6 +69,11 @@ class MetricWait:
     def positions(self) -> dict[str, MetricPosition]:
         """By run id, how far the condition has been checked by now."""
         return {run_id: check.position for run_id, check in self._checks.items()}
+
+    def settle(self, outcome: WaitOutcome) -> WaitOutcome:
+        """Return how a wait ended: by its condition, where a sweep's cells had all ended and its end was not noted."""
+        due = next((check.due for check in self._checks.values()), None) if outcome.reason == "heartbeat" else None
+        return outcome if due is None else replace(outcome, reason="condition_met", met=due)
 
     async def check(self, runs: Sequence[Watched]) -> str | None:
         """Return the value that meets the condition, of the first run that has one. BadArgument: several tags match."""
@@ -201,6 +207,7 @@ class MetricCheck:
         self.met: MetPoint | None = None
         self.is_off_scale = False  # a number above 1 is compared with values from 0 to 1
         self.counts_steps = False  # the condition is on what the program calls its step
+        self.due: str | None = None  # what meets the condition of a sweep whose end is about to be noted
         self._scalars, self._condition = scalars, condition
         self._is_first = True
         self._read_printed, self._printed_points = read_printed, 0
@@ -238,7 +245,7 @@ class MetricCheck:
         return self._check_log(run, [*(self.other_tags or ()), *printed])
 
     def _check_sweep(self, run: Sweep, facts: Mapping[str, float]) -> str | None:
-        """Return which share of its cells have ended, or its time. Its end, due once all have, is no condition."""
+        """Return which share of its cells have ended, or its time. Once all have, it is ``due``: its end says more."""
         name, done = self._condition.tag.lower(), sum(cell.done for cell in run.cells)
         if name not in facts:
             return None
@@ -248,9 +255,9 @@ class MetricCheck:
             if is_share
             else (conditions.describe_value(name, facts[name], None))
         )
-        if run.ended or done == len(run.cells) or not self._condition.is_reached(facts[name]):
-            return None
-        return self.newest
+        met = None if run.ended or not self._condition.is_reached(facts[name]) else self.newest
+        self.due = met if done == len(run.cells) else None
+        return met if self.due is None else None
 
     def _check_log(self, run: Run, others: Sequence[str]) -> str | None:
         """Check the numbers that a run prints under names of its own. A long log is read seldom."""

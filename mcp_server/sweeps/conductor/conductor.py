@@ -173,11 +173,9 @@ class Conductor:
 
     def _begin(self) -> None:
         before = self.read()
-        measured = {event.get("run_id") for event in before.events if event["kind"] == "cell_measured"}
-        for cell in before.cells:
-            if cell.end and cell.run_id is not None and cell.run_id not in measured:
-                with contextlib.suppress(RunwardError):
-                    self.values.due.append((cell, self.store.observe(cell.run_id)))
+        for cell in before.unmeasured:
+            with contextlib.suppress(RunwardError):
+                self.values.due.append((cell, self.store.observe(cell.runs[-1])))
         if before.is_paused and before.stop is None:  # it had ended, and is continued
             # Before the sweep runs again: cut off here, it is still one that has ended, and can be continued.
             for cell in find_started(before) if before.spec.open is None else list_resumed(read_trials(before)):

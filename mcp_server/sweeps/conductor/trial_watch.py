@@ -279,8 +279,8 @@ class TrialWatch:
     def tidy(self) -> None:
         """Remove the worktrees that a former conductor has left."""
         sweep, trees = self.read(), self.directory.trees
-        cells = (cell for cell in sweep.cells if cell.state in (WAITING, LIVE) or _is_unmeasured(sweep, cell))
-        open_cells = {cell.cell.name for cell in cells}
+        begun = [cell for cell in sweep.cells if cell.state in (WAITING, LIVE)]
+        open_cells = {cell.cell.name for cell in (*begun, *sweep.unmeasured)}
         for path in trees.iterdir() if trees.is_dir() else ():
             if path.is_dir() and (name := path.name.partition(_START)[0]) not in open_cells:
                 self.drop(OpenPlan.of(sweep.spec), name)
@@ -300,11 +300,6 @@ def guard_of(spec: SweepSpec) -> Callable[[CodeSync], None] | None:
     if spec.open is None or not (plan := OpenPlan.of(spec)).base:
         return None
     return lambda code: code.guard(plan.base, plan.protect)
-
-
-def _is_unmeasured(sweep: Sweep, cell: CellState) -> bool:
-    measured = {event.get("run_id") for event in sweep.events if event["kind"] == "cell_measured"}
-    return bool(cell.end) and cell.run_id not in measured
 
 
 def _count_room(sweep: Sweep, live: Mapping[str, Run]) -> tuple[int, bool]:

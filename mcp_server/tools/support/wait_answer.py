@@ -71,6 +71,7 @@ async def describe_outcome(
     server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, metric: MetricWait | None, *, shows_owner: bool = False
 ) -> Described:
     """Return the answer to a wait that has ended so."""
+    outcome = outcome if metric is None else metric.settle(outcome)
     is_heartbeat = outcome.reason == "heartbeat"
     if outcome.runs and isinstance(outcome.runs[0], Sweep):
         return await run_in_thread(_describe_sweep, server, spec, outcome, outcome.runs[0])

@@ -16,7 +16,7 @@ from mcp_server.record.sweeps.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweeps.sweep_state import fold_sweep
 from mcp_server.runs.wait.cursors import MetricPosition
 from mcp_server.runs.wait.metric_wait import MetPoint, MetricCheck, MetricWait, check_possible
-from mcp_server.runs.wait.waiting import decide, find_reason
+from mcp_server.runs.wait.waiting import decide, find_reason, make_outcome
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.from_log import LogMetrics, LogPoints
 from mcp_server.scalars.run_scalars import Scalars
@@ -308,11 +308,16 @@ async def test_a_share_of_a_sweep_is_that_of_its_ended_cells_and_its_end_is_no_c
     spec = SweepSpec("night-ab3d", "night", cells=cells)
     sweep = fold_sweep(spec, events, Liveness.ALIVE)
     assert first_check(tmp_path, until).check(sweep) == met
+    wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition(until), ["night-ab3d"], {})
+    assert await wait.check([sweep]) == met
+    over = wait.settle(make_outcome(None, [sweep], {}, 3.0, until="condition", scheduled=True))
+    is_last = failed == len(cells)
+    assert (over.reason, over.met) == (("condition_met", "6 of 6 cells have ended") if is_last else ("heartbeat", None))
     assert decide([sweep], {}, "condition") is None, "a failed cell keeps no share from being reached"
     ended = cast(RecordEvent, {"seq": len(events) + 1, "kind": "ended", "state": "failed"})
     sweep = fold_sweep(spec, [*events, ended], Liveness.ALIVE)
-    wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition(until), ["night-ab3d"], {})
     assert await find_reason([sweep], {}, "condition", wait.check) == ("ended", None)
+    assert wait.settle(make_outcome("ended", [sweep], {}, 3.0, until="condition", scheduled=True)).reason == "ended"
 
 
 def test_what_no_run_can_meet_is_refused(tmp_path: Path) -> None:
