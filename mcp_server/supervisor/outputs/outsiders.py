@@ -137,12 +137,13 @@ class OutsiderWatch:
         # A tmux server, whose descriptors are as many as its panes, often works where it was first needed.
         is_outsider = is_below and not processes.is_tmux_server(one) and not _has_supervisor(one, supervised)
         directories = tuple(find_in_command(words, cwd)) if is_below or _may_train(words) else ()
-        seen = _Seen(one, processes.started_at_s(one), cwd, directories, _may_train(words), seen_s=time.time())
+        mentioned = tuple(find_mentioned(words, cwd)) if is_below else ()
+        facts = (cwd, directories, _may_train(words), mentioned)
+        seen = _Seen(one, processes.started_at_s(one), *facts, seen_s=time.time())
         if is_outsider:
             self._seen[one] = seen
             return seen
-        seen.mentioned = tuple(find_mentioned(words, cwd)) if is_below or _may_train(words) else ()
-        if (is_below or directories or seen.mentioned) and len(self._neighbours) < _MOST_NEIGHBOURS:
+        if (is_below or directories) and len(self._neighbours) < _MOST_NEIGHBOURS:
             run_id = _find_other_run(one)
             if run_id is not None and not processes.is_tmux_server(one):
                 self._neighbours[one] = seen
