@@ -45,19 +45,8 @@ _NAME = re.compile(r"[A-Za-z][\w.+-]*")
 
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".py")
 _DOCUMENT_SUFFIXES = (".yaml", ".yml", ".toml")
-_ARCHIVES = (".npz", ".tar")
 _CHECKPOINT_SUFFIXES = (
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".safetensors",
-    ".bin",
-    ".pkl",
-    ".zip",
-    ".onnx",
-    ".msgpack",
-    ".th",
-    *_ARCHIVES,
+    *(".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".zip", ".onnx", ".msgpack", ".th", ".npz", ".tar"),
 )
 _EVALUATE = frozenset({"--eval", "--test"})
 
@@ -70,7 +59,6 @@ class Input:
 
     ``is_certain``: the program fails where it is missing; else it may look for it elsewhere. ``may_be_output``: the
     program may as well write it. ``home``: where the script is that reads it; None where another program does.
-    ``is_resumed``: a former run of the program wrote it, so that no hub has it.
     """
 
     kind: Kind
@@ -79,7 +67,6 @@ class Input:
     is_certain: bool = False
     may_be_output: bool = False
     home: str | None = None
-    is_resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,9 +172,7 @@ def find_param_inputs(params: Mapping[str, Any], command: ReadCommand) -> list[I
     """Return the files that the parameters of ``command`` name, as far as that is certain."""
     words = [f"{name}={value}" for name, value in params.items() if isinstance(value, str)]
     return [
-        replace(
-            file, base=last.base, home=str(PurePath(last.script).parent) if file.is_resumed and last.script else None
-        )
+        replace(file, base=last.base)
         for last in _place_programs(command)[-1:]
         if last.is_certain
         for file in find_named_files(words, last)
@@ -286,9 +271,7 @@ def find_named_files(words: Sequence[str], program: PlacedProgram) -> Iterator[I
         if name in OPTION_WORDS["config"] and path.suffix.lower() in _CONFIG_SUFFIXES:
             yield Input("config", value)
         elif name in OPTION_WORDS["checkpoint"] and _is_checkpoint(name, path, evaluates=evaluates, writes=writes):
-            is_resumed = _RX.resumes.match(name) is not None
-            may_be_output = not (evaluates or _RX.reads.search(name))
-            yield Input("checkpoint", value, may_be_output=may_be_output, is_resumed=is_resumed)
+            yield Input("checkpoint", value, may_be_output=not (evaluates or _RX.reads.search(name)))
     yield from find_named_data(words, evaluates=evaluates)
 
 

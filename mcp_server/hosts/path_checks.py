@@ -270,7 +270,7 @@ def _is_nowhere(file: inputs.Input, base: Path) -> bool:
     Other programs have configs of their own; a checkpoint without a directory may be one of a hub.
     """
     path = Path(file.path)
-    is_named = file.kind == "config" or (file.kind == "checkpoint" and (file.is_resumed or path.parent != Path()))
+    is_named = file.kind == "config" or (file.kind == "checkpoint" and path.parent != Path())
     may_be_made = is_output_place(file.path) and (file.kind == "config" or file.may_be_output)
     if file.home is None or not is_named or not path.suffix or may_be_made:
         return False

@@ -227,7 +227,6 @@ python tools/train.py configs/gone.yaml | there is no config configs/gone.yaml i
 deepspeed train.py --deepspeed /data/none/ds.json | there is no config /data/none/ds.json.
 python eval.py --checkpoint ckpts/step_1000.pt | there is no checkpoint ckpts/step_1000.pt in . | ckpts/step_900.pt
 python eval.py --checkpoint /data/none/last.pt | there is no checkpoint /data/none/last.pt.
-python train.py --restore none.pt | there is no checkpoint none.pt in .
 python eval.py --weights out/none.npz | there is no checkpoint out/none.npz in .
 python train.py --resume /data/none/step_1.ckpt | there is no checkpoint /data/none/step_1.ckpt.
 python eval.py --ckpt out/ckpt_009999.json | there is no checkpoint out/ckpt_009999.json
@@ -345,8 +344,6 @@ def test_parameters_name_files_as_the_command_does(project: Path) -> None:
         check("python train.py", project, params={"agent.config": "configs/x.yaml"})
     with pytest.raises(BadArgument, match=r"^params: there is no checkpoint /data/none\."):
         check("python eval.py", project, params={"checkpoint_dir": "/data/none"})
-    with pytest.raises(BadArgument, match=r"^params: there is no checkpoint none\.pt in "):
-        check("python train.py", project, params={"restore": "none.pt"})
     check("cd tools && python train.py", project, params={"config": "configs/x.yaml"})
     check("./run.sh && python train.py", project, params={"config": "/none/x.yaml"})
 
