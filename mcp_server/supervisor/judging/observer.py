@@ -110,10 +110,7 @@ class Observer:
         self.on_checkpoint: Callable[[str], None] = lambda _: None
 
     def begin(self, inputs: AttemptInputs | None = None) -> None:
-        """Load what reads output, which takes 0.03 s: the command runs meanwhile, and its terminal buffers output.
-
-        ``inputs``: of the attempt, by default of the first.
-        """
+        """Load what reads the output of an attempt, by default the first. The command runs meanwhile, for 0.03 s."""
         self._inputs = inputs or self._inputs
         self._safely(self._load)
 
